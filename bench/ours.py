@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from bench import work
 from bench.check import LEVELS, Outputs
 from bench.work import Slice
-from tidemill.engine.session import start_session
+from tidemill.engine.session import SessionSettings, start_session
 from tidemill.mill import Mill
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
@@ -125,7 +125,7 @@ class Tidemill:
 
     def start(self) -> float:
         began = time.perf_counter()
-        self.spark = start_session(cores=2, memory="1g", app="bench")
+        self.spark = start_session(SessionSettings(cores=2, memory="1g", app="bench"))
         self.spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id long").toArrow()
         return time.perf_counter() - began
 

@@ -40,9 +40,9 @@ gc.set_threshold(COLLECT_EVERY)
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one session of the run, stopped at its end."""
-    from tidemill.engine.session import start_session
+    from tidemill.engine.session import SessionSettings, start_session
 
-    session = start_session(cores=2, memory="1g", app="tests")
+    session = start_session(SessionSettings(cores=2, memory="1g", app="tests"))
     yield session
     session.stop()
 

@@ -27,7 +27,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "datasets", "export", "events",
         "vector", "chain", "deltas", "compact",
         "verify", "repair", "recover", "bench",
-        "serve", "up",
+        "serve", "up", "bundle",
     ]  # fmt: skip
     assert BEHIND == ["token create", "token list", "token revoke"]
     shown = cli("--help").out

@@ -324,7 +324,7 @@ def test_mistake_names_its_line_and_what_is_valid(
             "version: 1\nengine:\n  core: 2",
             3,
             "engine.core",
-            "did you mean cores? keys: cores, memory, batch_bytes, chunk_bytes",
+            "did you mean cores? keys: master, cores, memory, conf",
         ),
         (
             "identity:",

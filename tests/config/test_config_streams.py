@@ -153,7 +153,8 @@ def test_what_is_not_a_size_is_refused_with_examples(text: str | int) -> None:
 def test_settings_of_the_engine_and_the_limits() -> None:
     project = load(
         "version: 1\nwarehouse: ../lake\n"
-        "engine: {cores: 2, memory: 4G, batch_bytes: 256MiB, chunk_bytes: 8MiB, inline_bytes: 0, "
+        "engine: {master: 'local[2]', cores: 2, memory: 4G, conf: {spark.executor.cores: 4}, "
+        "batch_bytes: 256MiB, chunk_bytes: 8MiB, inline_bytes: 0, "
         "compaction_memory: 32MiB, "
         "keep_replaced: 1d, flush_on_stop: false}\n"
         "limits: {record_bytes: 64KiB, depth: 8}\n"
@@ -161,8 +162,10 @@ def test_settings_of_the_engine_and_the_limits() -> None:
     )
     assert project.warehouse == Path("/srv/lake")
     assert project.engine.model_dump() == {
+        "master": "local[2]",
         "cores": 2,
         "memory": "4g",
+        "conf": {"spark.executor.cores": "4"},
         "batch_bytes": 256 << 20,
         "chunk_bytes": 8 << 20,
         "inline_bytes": 0,

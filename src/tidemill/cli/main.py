@@ -32,6 +32,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "maintenance": ("verify", "repair", "recover", "expire", "pack", "manifest", "bench"),
     "serve": ("serve", "up"),
     "tokens": ("token",),
+    "cluster": ("bundle",),
 }
 
 # How many new objects make the collector look for cycles. The modules of a command make a hundred thousand

@@ -47,13 +47,54 @@ def _warehouse(value: object) -> object:
     return value
 
 
+_MASTERS: Final = ("local", "spark://", "yarn", "k8s://", "sc://")
+_CONF_KEYS: Final[Mapping[str, str]] = {
+    "spark.master": "use engine.master",
+    "spark.remote": "use engine.master: sc://HOST:PORT",
+    "spark.driver.memory": "use engine.memory",
+    "spark.cores.max": "use engine.cores",
+    "spark.sql.session.timeZone": "it is UTC: instants would be others",
+    "spark.sql.ansi.enabled": "it is true: overflows would pass unnoticed",
+    "spark.sql.parquet.outputTimestampType": "it is TIMESTAMP_MICROS: instants would lose their unit",
+}
+
+
+def _master(value: object) -> object:
+    if isinstance(value, str) and not value.startswith(_MASTERS):
+        raise wrong(
+            f"{value!r} is not a master of Spark",
+            "local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT, or sc://HOST:PORT for Spark Connect",
+        )
+    return value
+
+
+def _conf(value: object) -> object:
+    """Scalars as Spark spells them; what has a key of its own, or decides results, is refused."""
+    if not isinstance(value, Mapping):
+        return value
+    spelled: dict[str, str] = {}
+    for key, setting in value.items():
+        if not isinstance(key, str) or not key.startswith("spark."):
+            raise wrong(f"{key!r} is not a setting of Spark", "settings of Spark begin with 'spark.'")
+        if key in _CONF_KEYS:
+            raise wrong(f"{key} cannot be set here", _CONF_KEYS[key])
+        if not isinstance(setting, str | int | float):
+            raise wrong(f"{key} is not a text, a number or a boolean", "write one value for each setting")
+        spelled[key] = str(setting).lower() if isinstance(setting, bool) else str(setting)
+    return spelled
+
+
 class EngineSettings(pydantic.BaseModel):
     """What Spark may use, and how much it takes at once."""
 
     model_config = SECTION
 
+    master: Annotated[str, BeforeValidator(_master)] | None = (
+        None  # None: this machine, or as spark-submit says
+    )
     cores: Cores = "auto"  # all that the machine has
     memory: HeapSize = "1g"  # JVM heap; the Python workers come on top
+    conf: Annotated[Mapping[str, str], BeforeValidator(_conf)] = {}  # of Spark, beside what is set here
     batch_bytes: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 1024 * MIB  # slice bytes of one accept batch
     chunk_bytes: Annotated[ByteSize, pydantic.Field(ge=64 * KIB, le=1024 * MIB)] = 32 * MIB  # read at once
     inline_bytes: ByteSize = 64 * MIB  # work on less is done in this process; 0: everything on Spark

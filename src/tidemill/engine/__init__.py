@@ -1,5 +1,6 @@
 """Spark: the session, and the one way in which a kernel runs over units of work."""
 
 from tidemill.engine.jobs import Engine
+from tidemill.engine.session import SessionSettings
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "SessionSettings"]

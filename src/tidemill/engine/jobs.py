@@ -1,24 +1,35 @@
 """The one way to run a kernel on Spark: units in, small Arrow results out.
 
 A kernel is a module-level function `(unit) -> rows`; large data never passes through here, kernels
-read slices and parts themselves and write staged files. Spark spreads the units and retries failed ones.
+read slices and parts themselves and write staged files. Spark spreads the units and retries failed ones, so
+two attempts at one unit may run at once: a kernel never leaves a half-written file under its final name.
 """
 
 from __future__ import annotations
 
 import logging
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from tidemill.engine.session import default_cores, is_running, start_session
+from tidemill.engine.executors import check_executors, executor_errors
+from tidemill.engine.session import (
+    SessionSettings,
+    default_cores,
+    exact_session,
+    is_connected,
+    is_running,
+    start_session,
+)
 from tidemill.model.errors import StorageError, TidemillError
 
 if TYPE_CHECKING:
@@ -33,39 +44,54 @@ _RESULT = pa.schema([("unit", pa.int64()), ("row", pa.binary())])
 
 
 class Engine:
-    """Owns the session: started at the first job, stopped on close unless it was handed in."""
+    """Owns the session: started at the first job, stopped on close unless it was passed in."""
 
     def __init__(
         self,
         session: SparkSession | None = None,
+        settings: SessionSettings = SessionSettings(),  # noqa: B008 - it is frozen
         *,
-        cores: int | None = None,
-        memory: str = "1g",
-        local_dir: Path | None = None,
         inline_bytes: int = 0,
+        shared: Path | None = None,
     ) -> None:
         self._inline_bytes = inline_bytes
-        self._session = session
-        self._handed_in = session is not None
-        self._cores = cores
-        self._memory = memory
-        self._local_dir = local_dir
+        self._session = None if session is None else exact_session(session)
+        self._passed_in = session is not None
+        self._settings = settings
+        self._shared = shared  # a folder that every executor must see
+        self._checked = False
+        self._parallelism: int | None = None
         self._lock = threading.Lock()
 
     @property
     def session(self) -> SparkSession:
         with self._lock:
             if self._session is None:
-                self._handed_in = is_running()  # somebody's who started it before, and who stops it
-                self._session = start_session(self._cores, self._memory, local_dir=self._local_dir)
+                self._passed_in = is_running()  # whoever started it before also stops it
+                self._session = exact_session(start_session(self._settings))
+                self._parallelism = None
+            if not self._checked:
+                check_executors(self._session, self._shared)
+                self._checked = True
             return self._session
 
     @property
     def parallelism(self) -> int:
         """How many units can run at once."""
-        if self._session is not None:
-            return int(self._session.sparkContext.defaultParallelism)
-        return self._cores or default_cores()
+        if self._session is None:
+            return self._settings.cores or default_cores()
+        if not is_connected(self._session):
+            return int(self._session.sparkContext.defaultParallelism)  # grows as executors join
+        if self._parallelism is None:
+            self._parallelism = _default_partitions(self._session)
+        return self._parallelism
+
+    @property
+    def ui(self) -> str | None:
+        """The address of Spark's own pages; None when there is no session, or it has none."""
+        if self._session is None or is_connected(self._session):
+            return None
+        return self._session.sparkContext.uiWebUrl
 
     def run(
         self,
@@ -88,7 +114,7 @@ class Engine:
                 here = [row for rows in pool.map(partial(_rows, kernel), units) for row in rows]
             log.debug("%s: %d units here in %.3f s", label, len(units), time.perf_counter() - began)
             return here
-        from pyspark import cloudpickle
+        from pyspark import cloudpickle  # lazy: small work never loads Spark
 
         # By value: a unit may carry a function that only this process knows (an event-time parser).
         blobs: list[bytes] = [cloudpickle.dumps(unit) for unit in units]  # type: ignore[no-untyped-call]
@@ -100,12 +126,12 @@ class Engine:
 
         session = self.session
         began = time.perf_counter()
-        session.sparkContext.setJobDescription(f"tidemill {label}")
         tasks = tasks_for(len(units), self.parallelism)
         frame = session.range(0, len(units), 1, tasks).mapInArrow(task, "unit long, row binary")
         rows: list[tuple[int, bytes]] = []
-        for batch in frame.toArrow().to_batches():
-            rows.extend(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+        with _named(session, label):
+            for batch in frame.toArrow().to_batches():
+                rows.extend(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
         rows.sort(key=lambda pair: pair[0])
         log.debug("%s: %d units in %.3f s", label, len(units), time.perf_counter() - began)
         out: list[Row] = []
@@ -118,9 +144,33 @@ class Engine:
 
     def close(self) -> None:
         with self._lock:
-            if self._session is not None and not self._handed_in:
+            if self._session is not None and not self._passed_in:
                 self._session.stop()
             self._session = None
+            self._checked = False
+
+
+@contextmanager
+def _named(session: SparkSession, label: str) -> Iterator[None]:
+    """Jobs inside it have a name that Spark's own pages show."""
+    if is_connected(session):
+        tag = re.sub(r"[^A-Za-z0-9_-]+", "-", f"tidemill {label}")
+        session.addTag(tag)
+    else:
+        session.sparkContext.setJobDescription(f"tidemill {label}")
+    try:
+        with executor_errors():
+            yield
+    finally:
+        if is_connected(session):
+            session.removeTag(tag)
+
+
+def _default_partitions(session: SparkSession) -> int:
+    """How many tasks a Spark Connect server gives a job that asks for none: its cores."""
+    from pyspark.sql import functions as f  # lazy: reading commands never load Spark
+
+    return max(1, session.range(0, 4096).select(f.spark_partition_id()).distinct().count())
 
 
 def _rows(kernel: Callable[[Unit], Iterable[Row]], unit: Unit) -> list[Row]:

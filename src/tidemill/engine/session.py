@@ -1,6 +1,7 @@
-"""Starts the Spark session with the settings that exact results depend on.
+"""Starts the Spark session, with the settings that exact results depend on.
 
-Nothing else in Tidemill may create a session; one that is handed in is used as it is and never stopped.
+Nothing else in Tidemill may create a session. One that the caller passes in is never stopped, and its own
+settings are never changed.
 """
 
 from __future__ import annotations
@@ -10,15 +11,55 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tidemill.model.errors import MachineError
+from tidemill.model.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MIN_JAVA = 17
+
+EXACT: Final[Mapping[str, str]] = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+"""What every session has, whoever made it: instants, overflow and division depend on them."""
+
+_EVERYWHERE: Final[Mapping[str, str]] = {
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.python.worker.reuse": "true",
+}
+_CONTEXT: Final[Mapping[str, str]] = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xss4m",
+}
+_BY_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has chosen the master already
+_REMOTE: Final = "SPARK_REMOTE"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Where Spark runs and what it may use, as `engine` in tidemill.yaml says."""
+
+    master: str | None = None  # None: what spark-submit or SPARK_REMOTE chose, otherwise this machine
+    cores: int | None = None
+    memory: str = "1g"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    app: str = "tidemill"
+    local_dir: Path | None = None
 
 
 def java_version() -> int | None:
@@ -52,23 +93,38 @@ def default_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def package_version() -> str:
+    """Of Tidemill, as it is installed; 0.0.0 in a source tree that never was."""
+    try:
+        return metadata.version("tidemill")
+    except metadata.PackageNotFoundError:
+        return "0.0.0"
+
+
 def is_running() -> bool:
     """Whether this process has a session already. Then `start_session` gives that one."""
     if "pyspark" not in sys.modules:
         return False
-    from pyspark import SparkContext
+    from pyspark import SparkContext  # lazy: reading commands never load Spark
 
     return SparkContext._active_spark_context is not None
 
 
-def start_session(
-    cores: int | None = None, memory: str = "1g", app: str = "tidemill", local_dir: Path | None = None
-) -> SparkSession:
-    """A local session; on a cluster the caller makes the session and hands it in instead."""
+def remote_of(settings: SessionSettings) -> str | None:
+    """The Spark Connect server to use, `sc://host:port`; None: Spark is not used through Connect."""
+    if settings.master is not None:
+        return settings.master if settings.master.startswith("sc://") else None
+    return os.environ.get(_REMOTE) or None
+
+
+def start_session(settings: SessionSettings = SessionSettings()) -> SparkSession:  # noqa: B008 - it is frozen
+    """The session that the settings ask for: on this machine, on a cluster, or through Spark Connect."""
+    remote = remote_of(settings)
+    if remote is not None:
+        return _connected(remote, settings)
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers take and give back arrays of many megabytes all the time. Kept in the heap they are reused;
     # mapped anew each time, every page of them would be a page fault.
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
@@ -76,29 +132,68 @@ def start_session(
     # One thread per worker: Spark already runs one worker per core.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    from pyspark.sql import SparkSession
+    submitted = _BY_SUBMIT in os.environ
+    is_local = not submitted and (settings.master or "local").startswith("local")
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession  # lazy: reading commands never load Spark
 
-    builder = (
-        SparkSession.builder.master(f"local[{cores or default_cores()}]")
-        .appName(app)
-        .config("spark.driver.memory", memory)
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.speculation", "false")
-        .config("spark.python.worker.reuse", "true")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.ansi.enabled", "true")
-        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-        .config("spark.sql.execution.arrow.pyspark.enabled", "true")
-        .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.shuffle.partitions", str(2 * (cores or default_cores())))
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -Xss4m")
-    )
-    if local_dir is not None:
-        builder = builder.config("spark.local.dir", str(local_dir))
+    builder = SparkSession.builder.appName(settings.app)
+    chosen: dict[str, str] = {}
+    if not submitted:
+        chosen |= {**_CONTEXT, "spark.driver.memory": settings.memory}
+        builder = builder.master(settings.master or f"local[{settings.cores or default_cores()}]")
+    if is_local:
+        chosen |= _LOCAL
+        chosen["spark.sql.shuffle.partitions"] = str(2 * (settings.cores or default_cores()))
+    elif settings.cores is not None:
+        chosen["spark.cores.max"] = str(settings.cores)
+    if settings.local_dir is not None:
+        chosen["spark.local.dir"] = str(settings.local_dir)
+    for key, value in {**_EVERYWHERE, **chosen, **settings.conf, **EXACT}.items():
+        builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    if not submitted:
+        session.sparkContext.setLogLevel(settings.conf.get("spark.log.level", "ERROR"))
     return session
+
+
+def _connected(remote: str, settings: SessionSettings) -> SparkSession:
+    """A session of a Spark Connect server."""
+    from pyspark.sql import SparkSession  # lazy: reading commands never load Spark
+
+    try:
+        builder = SparkSession.builder.remote(remote)
+        for key, value in {**settings.conf, **EXACT}.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
+    except ImportError as error:  # PySpark asks for gRPC, which the classic way does not need
+        raise MachineError(
+            f"Spark Connect ({remote}) needs packages that are not installed: {error}",
+            hint="pip install 'pyspark[connect]', or unset SPARK_REMOTE and set engine.master",
+        ) from error
+
+
+def is_connected(session: SparkSession) -> bool:
+    """Whether the session speaks to a Spark Connect server, and so has no context in this process."""
+    return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def exact_session(session: SparkSession) -> SparkSession:
+    """The session itself when its settings are those that exact results need; otherwise a new one on the same
+    cluster that has them. The given one stays as it is."""
+    wrong = {name: held for name, held in _held(session).items() if held != EXACT[name]}
+    if not wrong:
+        return session
+    if is_connected(session):
+        said = ", ".join(f"{name} is {held}" for name, held in wrong.items())
+        needed = "; ".join(f'spark.conf.set("{name}", "{EXACT[name]}")' for name in wrong)
+        raise ConfigError(f"this Spark session would give other results: {said}", hint=needed)
+    mine = session.newSession()
+    for name, value in EXACT.items():
+        mine.conf.set(name, value)
+    return mine
+
+
+def _held(session: SparkSession) -> dict[str, str]:
+    return {name: str(session.conf.get(name, "")) for name in EXACT}

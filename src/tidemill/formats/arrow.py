@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +14,26 @@ from pyarrow import ipc
 from tidemill.formats.arrays import Bytes, Ints, Offsets
 
 
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A name to write to. The file appears under its own name when the block ends, so that two attempts of
+    one task never write into each other's file. Nothing is synced."""
+    attempt = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        yield attempt
+        attempt.replace(path)
+    except BaseException:
+        attempt.unlink(missing_ok=True)
+        raise
+
+
 def write_ipc(path: Path, table: pa.Table) -> None:
-    with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, table.schema) as writer:
+    """Write a table for the next kernel."""
+    with (
+        whole(path) as attempt,
+        pa.OSFile(str(attempt), "wb") as sink,
+        ipc.new_file(sink, table.schema) as writer,
+    ):
         writer.write_table(table)
 
 

@@ -77,11 +77,12 @@ class Warehouse:
 
     @cached_property
     def engine(self) -> Engine:
-        from tidemill.engine import Engine
+        from tidemill.engine import Engine, SessionSettings
 
-        settings = self.project.engine
-        cores = settings.cores if isinstance(settings.cores, int) else None
-        return Engine(self._spark, cores=cores, memory=settings.memory, inline_bytes=settings.inline_bytes)
+        said = self.project.engine
+        cores = said.cores if isinstance(said.cores, int) else None
+        settings = SessionSettings(said.master, cores, said.memory, said.conf)
+        return Engine(self._spark, settings, inline_bytes=said.inline_bytes, shared=self.root)
 
     def existing(self, kind: layout.TableKind, stream: str) -> Table | None:
         """A table as it is now, for the one thread that works on it; None before anybody wrote to it."""

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tidemill.cli.views import (
+        cluster,
         datasets,
         event_time,
         ingest,
@@ -35,6 +36,6 @@ else:
 
 
 __all__ = (
-    "datasets", "event_time", "ingest", "maintenance", "project", "queries", "results", "serve", "status",
-    "tokens", "trace", "vectors", "windows",
+    "cluster", "datasets", "event_time", "ingest", "maintenance", "project", "queries", "results", "serve",
+    "status", "tokens", "trace", "vectors", "windows",
 )  # fmt: skip

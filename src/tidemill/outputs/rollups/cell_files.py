@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from tidemill.formats.arrow import one
+from tidemill.formats.arrow import one, whole
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.cells import Cells
 
@@ -21,12 +21,12 @@ _METRIC: Final = b"metric"
 
 
 def write_cells(path: Path, cells: Cells) -> None:
-    with pa.OSFile(str(path), "wb") as sink:
+    with whole(path) as attempt, pa.OSFile(str(attempt), "wb") as sink:
         for name, table in cells.items():
-            whole = table.unify_dictionaries().combine_chunks()
-            whole = whole.replace_schema_metadata({_METRIC: name.encode()})
-            with ipc.new_stream(sink, whole.schema) as writer:
-                writer.write_table(whole)
+            packed = table.unify_dictionaries().combine_chunks()
+            packed = packed.replace_schema_metadata({_METRIC: name.encode()})
+            with ipc.new_stream(sink, packed.schema) as writer:
+                writer.write_table(packed)
 
 
 def read_cells(path: str) -> Cells:

@@ -6,6 +6,7 @@ whoever folds a bucket has all it needs and nothing else. It decides nothing but
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -77,6 +78,7 @@ class _Files:
     def __init__(self, unit: ExtractUnit) -> None:
         self._schema = row_schema(unit.spec, unit.stream)
         self._folder, self._name = Path(unit.folder), unit.name
+        self._attempt = uuid.uuid4().hex  # two attempts of one task never share a file
         self._held: list[tuple[pa.Table, Ints]] = []
         self._held_bytes = 0
         self._open: dict[int, tuple[pa.OSFile, ipc.RecordBatchStreamWriter]] = {}
@@ -114,7 +116,7 @@ class _Files:
                 self._write(int(buckets[start]), table.slice(start, end - start))
 
     def _write(self, bucket: int, table: pa.Table) -> None:
-        path = self._folder / f"{self._name}-{bucket:05d}.rows"
+        path = self._folder / f"{self._name}-{bucket:05d}-{self._attempt}.rows"
         with storage_errors("write the rows", path):
             if bucket not in self._open:
                 sink = pa.OSFile(str(path), "wb")

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import RecordChunk
-from tidemill.formats.arrow import one, write_ipc
+from tidemill.formats.arrow import one, whole, write_ipc
 from tidemill.formats.decode import decode
 from tidemill.formats.key_runs import hash_keys
 from tidemill.formats.plan import ReadPlan
@@ -134,7 +134,7 @@ def _stage_chunk(
     data_path = piece.path
     if not chunk.in_place:
         data_path = str(folder / f"{name}.data")
-        with Path(data_path).open("wb") as out:
+        with whole(Path(data_path)) as attempt, attempt.open("wb") as out:
             out.write(chunk.data.data)
     read = read_chunk(plan, chunk, piece.arrival)
     columns = folder / f"{name}.columns"
