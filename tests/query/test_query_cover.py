@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.model.completeness import Available
 from tidemill.model.levels import BY_NAME, LEVELS, Level
 from tidemill.model.time import DAY, HOUR, MIN_INSTANT, MINUTE, SECOND, WEEK, Interval, parse_instant
-from tidemill.query.cover import ALL_TIME, Cover, CoverPiece, cover, cover_cells, expired, touching
+from tidemill.query.cover import ALL_TIME, Cover, CoverPiece, cover, cover_cells, expired
 
 DAY_ONE = parse_instant("2024-01-01T00:00:00Z")  # a Monday; weeks start on Thursdays
 EVERYTHING = Available()
@@ -118,13 +117,6 @@ def test_each_cell_is_covered_by_itself():
         ("1h", 6 * HOUR, 29 * HOUR),
         ("1m", 29 * HOUR, 29 * HOUR + 45 * MINUTE),
     ]
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "met"), [(0, 1, False), (0, 6, True), (9, 10, True), (10, 20, False)]
-)
-def test_touching(start, end, met):
-    assert touching(Interval(start, end), [Interval(5, 10), Interval(20, 30)]) is met
 
 
 HORIZON = st.none() | st.integers(0, 30).map(lambda days: DAY_ONE + (days - 15) * DAY)

@@ -4,7 +4,6 @@ Pure arithmetic on microseconds; it never looks at data.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -162,10 +161,3 @@ def joined(spans: Iterable[Interval]) -> list[Interval]:
         elif span.start < span.end:
             found.append(span)
     return found
-
-
-def touching(cell: Interval, spans: Sequence[Interval]) -> bool:
-    """Whether one of the spans (by time, apart) has an instant of the cell."""
-    at = bisect_right(spans, cell.start, key=lambda span: span.start)
-    before = at > 0 and spans[at - 1].end > cell.start
-    return before or (at < len(spans) and spans[at].start < cell.end)

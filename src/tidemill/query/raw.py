@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from tidemill.model.conditions.ast import Condition
     from tidemill.outputs.rollups.spec import Metric, RollupSpec
     from tidemill.outputs.rollups.state_history import Recollection
+    from tidemill.query.kept_columns import KeptColumns
     from tidemill.storage.tables.snapshot import Part, Range, Snapshot
 
 _COLUMNS: Final = ("tenant", "event_time", "event_id", "slice", "line", "payload")
 _TRIES: Final = 5  # trails are merged while somebody looks: then those that stand now are read
 _NEVER: Final = RawRows(None)
+_MAX_KEPT: Final = 200_000  # rows of a part whose times are kept
 _AT_ONCE: Final = 100_000  # events whose payloads are looked into
 
 
@@ -43,6 +45,7 @@ class RawEvents:
     stream: Stream
     limits: Limits
     snapshot: Snapshot | None  # None: nothing was ever accepted
+    columns: KeptColumns | None = None  # of parts that were read before
 
     def rows(self, asked: RawAsked, cursor: duckdb.DuckDBPyConnection) -> RawRows:
         parts = list(self._parts(asked))
@@ -71,8 +74,18 @@ class RawEvents:
         if asked.tenant is not None:
             ranges["tenant"] = (asked.tenant, asked.tenant)
         for part in self.snapshot.select(ranges=ranges):
-            if any(part.may_hold("event_time", span.start, span.end - 1) for span in asked.spans):
+            spans = [span for span in asked.spans if part.may_hold("event_time", span.start, span.end - 1)]
+            if spans and self._holds(part, spans):
                 yield part
+
+    def _holds(self, part: Part, spans: Sequence[Interval]) -> bool:
+        """Whether an event of the part is in one of the spans, which are short and mostly hold none; True
+        also where that cannot be told for less than it takes to read the part."""
+        if self.columns is None or not self.columns.is_used or part.rows > _MAX_KEPT or self.snapshot is None:
+            return True
+        (path,) = self.snapshot.paths([part])
+        time = self.columns.read(path, ["event_time"])["event_time"].view("int64").to_numpy()
+        return any(((time >= span.start) & (time < span.end)).any() for span in spans)
 
     def _made(self, asked: RawAsked, events: pa.Table) -> pa.Table | None:
         """None: what came before is not remembered, and it decides."""

@@ -19,6 +19,7 @@ from tidemill.query.answer import Answer, Engine, Explanation
 from tidemill.query.before import LastValues, values_before
 from tidemill.query.cover import RAW, outward
 from tidemill.query.grid import overlapped
+from tidemill.query.kept_columns import KeptColumns
 from tidemill.query.plan import Plan, with_cells_of
 from tidemill.query.reading import QueryReading, reading_of, without_raw
 from tidemill.query.shape import AggregatedRows, shaped, values_of
@@ -51,7 +52,9 @@ class PlanReader(Protocol):
 class Runner:
     """An in-process engine. Safe to share between threads: each run has its own cursor."""
 
-    def __init__(self, threads: int = THREADS, memory: str = MEMORY) -> None:
+    def __init__(
+        self, threads: int = THREADS, memory: str = MEMORY, columns: KeptColumns | None = None
+    ) -> None:
         self._settings: dict[str, str | bool | int | float | list[str]] = {
             "threads": threads,
             "memory_limit": memory,
@@ -60,6 +63,7 @@ class Runner:
             "autoinstall_known_extensions": False,
         }
         self._memory = memory
+        self._columns = columns or KeptColumns()
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
 
@@ -78,7 +82,7 @@ class Runner:
     ) -> Answer:
         """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
         with self._cursor() as cursor:
-            reads = reader or DuckReader(cursor)
+            reads = reader or DuckReader(cursor, self._columns)
             plan = _with_cells(plan, source, reads, cursor)
             reading, raw = _read(plan, source, cursor)
             body, earlier = _scanned(reading, source, raw)
@@ -90,6 +94,7 @@ class Runner:
             before = values_before(plan, hits, lambda earlier: _folded(earlier, source, reads, cursor))
             totals = [each for each in (opening, before.values) if each is not None]
             gaps = _gaps(cursor, plan, hits, totals, cells)
+        self._columns.is_used = True  # from the second answer on
         found = AggregatedRows(hits, gaps, opening, bins, before.values, reading.lost, reading.unknown)
         return Answer(
             table=shaped(found, plan),
@@ -187,14 +192,21 @@ def _file_in(message: str) -> str:
 
 
 class DuckReader:
-    """Folds rows in process."""
+    """Folds rows in process. `columns`: of parts that were read before; a reader without them loads less."""
 
     engine: Final = "duckdb"
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, columns: KeptColumns | None = None) -> None:
         self._cursor = cursor
+        self._columns = columns
 
     def hits(self, plan: Plan, scans: Scans) -> pa.Table:
+        if self._columns is not None and self._columns.is_used:
+            from tidemill.query.fold import can_fold, folded
+
+            found = folded(plan, scans, self._columns) if can_fold(plan, scans) else None
+            if found is not None:
+                return found
         return _table(self._cursor, sql.aggregate(plan, self._ready(scans)))
 
     def bins(self, plan: Plan, scans: Scans) -> pa.Table:

@@ -38,21 +38,24 @@ Asked = str | Mapping[str, object]  # a text, or a JSON document (also as text)
 
 def querier_of(warehouse: Warehouse) -> Querier:
     """A querier over the rollups as they are whenever it is asked; Spark starts only when it is needed."""
-    from tidemill.query import NoRollups, Querier, SnapshotSource
+    from tidemill.query import NoRollups, Querier, Runner, SnapshotSource
+    from tidemill.query.kept_columns import KeptColumns
     from tidemill.query.raw import RawEvents
+
+    columns = KeptColumns()
 
     def source_for(stream: str) -> Source:
         found = warehouse.snapshot("rollups", stream)
         project = warehouse.project
-        raw = RawEvents(
-            project.warehouse, project.stream(stream), project.limits, warehouse.snapshot("raw", stream)
-        )
+        events = warehouse.snapshot("raw", stream)
+        raw = RawEvents(project.warehouse, project.stream(stream), project.limits, events, columns)
         since = available(warehouse, stream)
         if found is None:
             return NoRollups(raw=raw, available=since)
         return SnapshotSource(found, raw, since)
 
-    return Querier(warehouse.project.streams, source_for, spark=lambda: warehouse.engine.session)
+    runner = Runner(columns=columns)
+    return Querier(warehouse.project.streams, source_for, runner, spark=lambda: warehouse.engine.session)
 
 
 @dataclass(frozen=True, slots=True)

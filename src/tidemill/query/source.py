@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Protocol
 from tidemill.model.completeness import Available
 from tidemill.model.levels import Level
 from tidemill.model.time import Interval
-from tidemill.query.cover import Cover, touching
+from tidemill.query.cover import Cover
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
     from tidemill.model.conditions.ast import Condition
-    from tidemill.storage.tables.snapshot import Part, Snapshot
+    from tidemill.storage.tables.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +88,8 @@ class SnapshotSource:
 
     def files_for(self, level: str, spans: Sequence[Interval]) -> Files:
         spans = [span for span in spans if span.start < span.end]
-        if not spans:
-            return Files((), 0)
-        ranges = {"bucket": (spans[0].start, spans[-1].end - 1)}
-        parts = self.snapshot.select(partition={"level": [level]}, ranges=ranges)
-        if len(spans) > 1:
-            parts = [part for part in parts if _meets(part, spans)]
+        parts = self.snapshot.overlapping({"level": level}, "bucket", spans) if spans else []
         return Files(self.snapshot.paths(parts), sum(part.rows for part in parts))
-
-
-def _meets(part: Part, spans: Sequence[Interval]) -> bool:
-    """Whether a bucket of the part can start inside one of the spans."""
-    first, last = part.mins.get("bucket"), part.maxs.get("bucket")
-    if not isinstance(first, int) or not isinstance(last, int):
-        return True
-    return touching(Interval(first, last + 1), spans)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from tidemill.query.source import Scan, Scans
 from tidemill.query.values import ValuePart
 
 Parameter = str | int | bool | list[str] | list[int]
+FIRST, UNTIL = "first", "until"  # from where to where there are rows
 RAW_VIEW: Final = "raw_rows"  # the name that rows made of raw are registered by
 WIDTH: Final = "bucket__width"  # how long the bucket of a row is
 _START: Final = "epoch_us(bucket)"
@@ -72,7 +73,7 @@ def aggregate(plan: Plan, scans: Scans) -> Statement:
     part of the answer `p0`…, and from where to where there are rows: `first`, `until`."""
     made = Statement()
     picked = [*_keys(plan, made), 'CAST(coalesce(sum("count"), 0) AS BIGINT) AS n']
-    picked += [f"min({_START}) AS first", f"max({_END}) AS until"]
+    picked += [f"min({_START}) AS {FIRST}", f"max({_END}) AS {UNTIL}"]
     picked += [f"{_folded(part, plan, made)} AS p{i}" for i, part in enumerate(plan.parts)]
     keys = key_columns(plan)
     made.text = (
@@ -164,7 +165,8 @@ def _keys(plan: Plan, made: Statement) -> list[str]:
     return [_cell(plan, made), *groups] if plan.is_bucketed else groups
 
 
-def _column(part: ValuePart, measure: DeclaredMeasure) -> str:
+def column_of(part: ValuePart, measure: DeclaredMeasure) -> str:
+    """Where the number of a part stands in the table."""
     return f"{measure.column}__{'count' if part.fold == 'num' else part.fold}"
 
 
@@ -189,7 +191,7 @@ def _folded(part: ValuePart, plan: Plan, made: Statement) -> str:
         return f"CAST({' + '.join(sums)} AS BIGINT)"
     (rows,) = part.rows
     only = [_is(rows, made)] if several else []
-    column = quoted(_column(part, part.measure))
+    column = quoted(column_of(part, part.measure))
     if part.fold in ("first", "last"):
         stem = f"{part.measure.column}__{part.fold}"
         time, id_ = quoted(f"{stem}_time"), quoted(f"{stem}_id")
@@ -258,7 +260,7 @@ def columns_of(plan: Plan) -> dict[str, str]:
         if part.measure is None:
             continue
         stem = f"{part.measure.column}__{part.fold}"
-        columns[_column(part, part.measure)] = _stored_type(part, part.measure)
+        columns[column_of(part, part.measure)] = _stored_type(part, part.measure)
         if part.fold in ("first", "last"):
             columns |= {f"{stem}_time": "TIMESTAMPTZ", f"{stem}_id": "VARCHAR"}
     if any(rows.in_state or rows.rule is not None for rows in plan.rows):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tidemill.model.time import Interval
 from tidemill.storage.tables.parts import write_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
@@ -71,6 +73,28 @@ def test_a_text_bound_with_the_last_code_point_survives_the_log(table: Table, st
 def test_a_part_without_statistics_is_kept() -> None:
     part = Part("p.parquet", 1, 1, {}, {}, {})
     assert Snapshot(Path("/t"), 0, [part]).select(ranges={"id": (5, 6)}) == [part]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_that_overlap_spans_are_those_a_look_at_each_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    parts = []
+    for number in range(30):
+        low = chance.randrange(100)
+        bounds = ({}, {}) if number == 7 else ({"at": low}, {"at": low + chance.randrange(40)})
+        parts.append(Part(f"p{number:02}", 1, 1, {"level": chance.choice("ab")}, *bounds))
+    snapshot = Snapshot(Path("/t"), 0, parts)
+    for _ in range(20):
+        first, second = chance.randrange(70), chance.randrange(75, 150)
+        spans = [Interval(first, first + chance.randrange(1, 5)), Interval(second, second + 1)]
+        inside = {value for span in spans for value in range(span.start, span.end)}
+        expected = [
+            part
+            for part in parts
+            if part.partition == {"level": "a"}
+            and (not part.mins or inside & set(range(part.mins["at"], part.maxs["at"] + 1)))  # type: ignore[call-overload, operator]
+        ]
+        assert snapshot.overlapping({"level": "a"}, "at", spans) == expected
 
 
 def test_statistics_of_late_columns_of_a_wide_table_are_kept(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ and processes may open the same file side by side.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -635,6 +636,6 @@ class SqliteState:
 def _number(path: Path) -> int | None:
     """Tells a file from another of the same name; None: there is none."""
     try:
-        return path.stat().st_ino
+        return os.stat(path).st_ino  # noqa: PTH116 (each transaction asks, and a Path takes long to make)
     except FileNotFoundError:
         return None

@@ -6,6 +6,7 @@ Writes no entry: commits go through `Table.commit` alone.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -69,7 +70,9 @@ def is_newest(root: Path, version: int) -> bool:
 
     Entries go oldest first, so as long as the entry of `version` is there, a later one is too.
     """
-    return not entry_path(root, version + 1).exists() and entry_path(root, version).exists()
+    folder = str(layout.table_log(root))
+    newer, own = (os.path.exists(f"{folder}/{number:020d}.json") for number in (version + 1, version))  # noqa: PTH110
+    return own and not newer
 
 
 def checkpoints(root: Path) -> dict[int, Path]:

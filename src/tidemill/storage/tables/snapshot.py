@@ -5,19 +5,24 @@ A snapshot never changes and never looks at the disk; readers go through it, nev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from tidemill.model.time import Interval
 from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.stats import Bound, Bounds
 
 Range = tuple[Bound | None, Bound | None]
+_ANY: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,41 @@ class Part:
         below = low is not None and most is not None and most < low  # type: ignore[operator]
         above = high is not None and least is not None and least > high  # type: ignore[operator]
         return not (below or above)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByStart:
+    """Parts by the least value they have in an integer column, each with its place among them all."""
+
+    starts: Sequence[int]
+    reached: Sequence[int]  # the greatest value of each and of those before it
+    parts: Sequence[tuple[int, Part]]
+    ends: Sequence[int]
+
+    @staticmethod
+    def of(parts: Sequence[Part], column: str) -> _ByStart:
+        """Without statistics, a part can hold anything."""
+        ends = sorted(
+            (_integer(part.mins.get(column), -_ANY), _integer(part.maxs.get(column), _ANY), place)
+            for place, part in enumerate(parts)
+        )
+        return _ByStart(
+            [start for start, _, _ in ends],
+            list(accumulate((end for _, end, _ in ends), max)),
+            [(place, parts[place]) for _, _, place in ends],
+            [end for _, end, _ in ends],
+        )
+
+    def meeting(self, span: Interval) -> Iterator[tuple[int, Part]]:
+        at = bisect_left(self.starts, span.end) - 1
+        while at >= 0 and self.reached[at] >= span.start:
+            if self.ends[at] >= span.start:
+                yield self.parts[at]
+            at -= 1
+
+
+def _integer(value: Bound | None, otherwise: int) -> int:
+    return value if isinstance(value, int) else otherwise
 
 
 @dataclass(frozen=True)
@@ -91,6 +131,22 @@ class Snapshot:
         for place, part in enumerate(self.parts):
             found.setdefault(tuple(part.partition.items()), []).append((place, part))
         return found
+
+    def overlapping(self, partition: Mapping[str, str], column: str, spans: Iterable[Interval]) -> list[Part]:
+        """Parts of one partition that can hold a row whose value of an integer column lies in one of the
+        spans. Costs what is found, not what there is."""
+        key = tuple(sorted(partition.items())), column
+        known = self._by_start.get(key)
+        if known is None:
+            known = self._by_start[key] = _ByStart.of(
+                self.select({k: [v] for k, v in partition.items()}), column
+            )
+        found = {place: part for span in spans for place, part in known.meeting(span)}
+        return [part for _, part in sorted(found.items(), key=itemgetter(0))]
+
+    @cached_property
+    def _by_start(self) -> dict[tuple[tuple[tuple[str, str], ...], str], _ByStart]:
+        return {}
 
     def apart(self, column: str, parts: Sequence[Part]) -> list[list[Part]]:
         """Parts in groups whose values of an integer column do not overlap, in ascending order."""
