@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench import work
@@ -127,9 +127,10 @@ def clean() -> None:
     OUT.mkdir(parents=True)
 
 
-def save(results: Sequence[Result], path: Path) -> None:
+def save(results: Sequence[Result], run: Mapping[str, object], path: Path) -> None:
+    """`run` says what was run, on what, and how long each case took."""
     rows = [
         {name: getattr(result, name) for name in Result.__dataclass_fields__ if getattr(result, name) != ""}
         for result in results
     ]
-    path.write_text(json.dumps(rows, indent=1) + "\n")
+    path.write_text(json.dumps({"run": run, "results": rows}, indent=1) + "\n")

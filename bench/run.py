@@ -1,7 +1,7 @@
 """`python -m bench.run [--quick] [--case NAME] [--peers-only]`: runs the cases and keeps the numbers.
 
-The only part that prints. Results are saved after each case. Exit code 1 when a case
-fails or a target is missed (with --quick, which is too small for targets, only when a case fails).
+The only part that prints. Results are saved after each case, with what was run and on what. Exit code 1
+when a case fails or a target is missed (with --quick, which is too small for targets, when a case fails).
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import platform
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -46,13 +50,31 @@ def shown(results: Sequence[Result]) -> Table:
     return table
 
 
+def described(plan: Plan, *, quick: bool) -> dict[str, object]:
+    """The run that results are of."""
+    root = Path(__file__).resolve().parent.parent
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+        cwd=root, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return {
+        "commit": said.stdout.strip() or None,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2),
+        "repeats": plan.repeats,
+        "quick": quick,
+    }
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="a tenth of the work, once: does it all run and agree?"
     )
     parser.add_argument("--case", action="append", choices=CASES, help="only this case (may be repeated)")
-    parser.add_argument("--repeats", type=int, help="best of how many (default 3)")
+    parser.add_argument("--repeats", type=int, help="best of how many (default 2)")
     parser.add_argument(
         "--peers-only", action="store_true", help="measure the peers alone; writes no results"
     )
@@ -72,6 +94,8 @@ def main() -> int:
     bench = Bench(plan, None if asked.peers_only else contender(), lambda text: console.print(f"… {text}"))
     results: list[Result] = []
     failed: list[str] = []
+    run = described(plan, quick=asked.quick)
+    seconds: dict[str, float] = {}
     try:
         bench.warm_up()
         if asked.peers_only:
@@ -79,6 +103,7 @@ def main() -> int:
         else:
             for name in asked.case or CASES:
                 console.print(f"[bold]{name}[/]")
+                began = time.perf_counter()
                 try:
                     found = CASES[name](bench)
                 except Exception:  # noqa: BLE001 (the other cases are still worth their time)
@@ -86,8 +111,12 @@ def main() -> int:
                     failed.append(name)
                     continue
                 results += found
-                save(results, RESULTS)  # after each case: a run that is stopped keeps what it has
+                seconds[name] = round(time.perf_counter() - began, 1)
+                save(
+                    results, {**run, "seconds": seconds}, RESULTS
+                )  # after each case: a run that is stopped keeps what it has
                 console.print(shown(found))
+                console.print(f"{name} took {seconds[name]:.0f} s")
     finally:
         if bench.ours is not None:
             bench.ours.stop()

@@ -9,7 +9,7 @@ import importlib.util
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -61,10 +61,12 @@ def _rate(rows: int, seconds: float) -> str:
 
 def streaming_windows(bench: Bench) -> list[Result]:
     """Each kind, in each degree of disorder: ours, the same aggregation as a batch, and Bytewax."""
-    return [result for disorder in bench.plan.disorder for result in _windows(bench, disorder)]
+    sizes: dict[str, int] = {}
+    return [result for disorder in bench.plan.disorder for result in _windows(bench, disorder, sizes)]
 
 
-def _windows(bench: Bench, disorder: int) -> list[Result]:
+def _windows(bench: Bench, disorder: int, sizes: dict[str, int]) -> list[Result]:
+    """`sizes`: of the batches that Bytewax was fastest with, by the number of processes, once known."""
     plan = bench.plan
     slices = Sales(plan.events).slices(disorder)
     bench.say(f"streaming windows, {disorder} % disorder")
@@ -83,24 +85,27 @@ def _windows(bench: Bench, disorder: int) -> list[Result]:
     found = _beside_spark(disorder, ours, raw, plan) if plan.on_spark else []
     bench.say("bytewax")
     files = [each.file for each in slices]
-    return found + with_bytewax(disorder, ours["tumbling"], files, plan.events)
+    return found + with_bytewax(disorder, ours["tumbling"], files, plan.events, sizes)
 
 
 def _beside_spark(disorder: int, ours: dict[str, float], raw: Sequence[str], plan: Plan) -> list[Result]:
-    peers = _spark(raw, plan.events, plan.repeats)
+    peers = _spark(raw, plan.events)
     return [
         _beside(f"streaming_{kind}_{disorder} vs pyspark", ours[kind], peers[kind], plan.events, SPARK_TARGET)
         for kind in WINDOWS
     ]
 
 
-def with_bytewax(disorder: int, ours: float, files: Sequence[str], rows: int) -> list[Result]:
+def with_bytewax(
+    disorder: int, ours: float, files: Sequence[str], rows: int, sizes: dict[str, int]
+) -> list[Result]:
     """Tumbling windows beside it; when it is not installed, a result that says so."""
     case = f"streaming_tumbling_{disorder} vs bytewax"
     if importlib.util.find_spec("bytewax") is None:
         missing = "no peer: Bytewax is not installed, there are no wheels of it for Python 3.13 or newer"
         return [Result(case, ours, None, None, None, True, "s", note=missing)]
-    said = _bytewax(files, rows)
+    said = _bytewax(files, rows, sizes)
+    sizes.update({name: one["batch"] for name, one in said.items()})
     how = {name: f"; batches of {one['batch']}, its rows parsed before" for name, one in said.items()}
     best = {name: min(one["seconds"]) for name, one in said.items()}
     return [
@@ -116,20 +121,21 @@ def _beside(case: str, ours: float, peer: float, rows: int, target: float | None
     return Result(case, ours, peer, ratio, target, target is None or ratio >= target, "s", sense, note)
 
 
-def _spark(raw: Sequence[str], rows: int, repeats: int) -> dict[str, float]:
-    """Seconds of each kind."""
+def _spark(raw: Sequence[str], rows: int) -> dict[str, float]:
+    """Seconds of each kind, the second of two runs."""
     out = _empty("streaming-pyspark")
-    told = run_script("pyspark_windows", json.dumps({"raw": raw, "repeats": repeats}), out)
+    told = run_script("pyspark_windows", json.dumps({"raw": raw, "repeats": 1}), out)
     for kind in WINDOWS:
         check("pyspark", kind, rows, pq.read_table(out / kind))
     return {kind: min(seconds) for kind, seconds in told.said["seconds"].items()}
 
 
-def _bytewax(files: Sequence[str], rows: int) -> dict[str, Any]:
+def _bytewax(files: Sequence[str], rows: int, sizes: Mapping[str, int]) -> dict[str, Any]:
     """By the number of processes: `seconds`, and the size of `batch` that they were reached with. Each of its
-    three sizes runs once, so that it is a best of three, too."""
+    three sizes runs once, in the first degree of disorder; in the others, the one that was fastest there."""
     out = _empty("streaming-bytewax")
-    job = {"files": files, "tolerance": TOLERANCE, "repeats": 1}
+    batches = {name: [size] for name, size in sizes.items()}
+    job = {"files": files, "tolerance": TOLERANCE, "repeats": 1, "batches": batches}
     told = run_script("bytewax_windows", json.dumps(job), out)
     for processes in told.said:
         parts = [pq.read_table(path) for path in sorted(out.glob(f"tumbling-{processes}-*.parquet"))]
@@ -154,12 +160,13 @@ def streaming_ordered(bench: Bench) -> list[Result]:
         bench.say(f"in order, {disorder} % disorder")
         store = _store(bench, "streaming")
         store.accept(Sales(rows).slices(disorder))
-        took = [store.ordered() for _ in range(bench.plan.repeats)]
+        took = store.ordered()
         store.close()
-        assert all(one.rows == rows for one in took), "not all rows came out"
-        best = min(one.seconds for one in took)
-        note = f"{_rate(rows, best)}, {took[0].watermarks} watermarks"
-        found.append(Result(f"streaming_ordered_{disorder}", best, None, None, None, True, "s", note=note))
+        assert took.rows == rows, "not all rows came out"
+        note = f"{_rate(rows, took.seconds)}, {took.watermarks} watermarks"
+        found.append(
+            Result(f"streaming_ordered_{disorder}", took.seconds, None, None, None, True, "s", note=note)
+        )
     return found
 
 

@@ -59,7 +59,7 @@ def main() -> int:
     if not RESULTS.is_file():
         print(f"{RESULTS.relative_to(ROOT)} is not there: run `make bench` first", file=sys.stderr)
         return 1
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))["results"]
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), rendered(results)), encoding="utf-8")
     print(f"{len(results)} results are in {PAGE.relative_to(ROOT)}")
     return 0

@@ -169,7 +169,8 @@ def run(job: dict[str, Any], parts: int, out: Path) -> dict[str, Any]:
         processes.append(process)
     for worker in workers:
         worker.recv()
-    tried = {batch: timed(workers, batch) for batch in BATCHES}
+    sizes = job["batches"].get(str(parts), BATCHES)  # those that were the fastest before, if that is known
+    tried = {batch: timed(workers, batch) for batch in sizes}
     batch = min(tried, key=lambda size: tried[size])
     seconds = [tried[batch], *(timed(workers, batch) for _ in range(job["repeats"] - 1))]
     for worker in workers:

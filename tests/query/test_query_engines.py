@@ -11,7 +11,8 @@ import pytest
 from tidemill.model.completeness import Available
 from tidemill.model.errors import DamageError, QueryError
 from tidemill.model.time import DAY, SECOND, parse_instant
-from tidemill.query import Answer, Files, Querier
+from tidemill.query import Answer, Files, Querier, Runner
+from tidemill.query.kept_columns import KeptColumns
 
 BASE = parse_instant("2024-01-01T10:00:00Z")
 SPAN = "BETWEEN 2024-01-01T10:00:03Z AND 2024-01-01T11:30:00Z"
@@ -133,15 +134,34 @@ def test_both_engines_give_the_same_answer(both, at, text):
     assert one.completeness == other.completeness
 
 
-@pytest.mark.parametrize(("at", "text"), list(enumerate(QUERIES)))
-def test_an_answer_from_columns_that_are_kept_is_the_one_of_duckdb(kit, shelf, at, text):
+@pytest.fixture(scope="module")
+def by_duckdb(kit, shelf):
+    """Keeps no columns."""
+    return Querier({"plant": kit.PLANT}, lambda name: shelf, Runner(columns=KeptColumns(budget=0)))
+
+
+@pytest.fixture(scope="module")
+def warm(kit, shelf):
     querier = Querier({"plant": kit.PLANT}, lambda name: shelf)
+    querier.ask(QUERIES[0], tenant=None, now=BASE)
+    return querier
+
+
+@pytest.mark.parametrize(("at", "text"), list(enumerate(QUERIES)))
+def test_an_answer_from_columns_that_are_kept_is_the_one_of_duckdb(by_duckdb, warm, at, text):
     tenant = "umbra" if at % 3 == 0 and "tenant" not in text else None
-    first, second, third = (querier.ask(text, tenant=tenant, now=BASE) for _ in range(3))
-    for later in (second, third):
-        assert later.table.schema.equals(first.table.schema, check_metadata=True)
-        assert later.table.combine_chunks().equals(first.table.combine_chunks())
-        assert later.completeness == first.completeness
+    one, other = (each.ask(text, tenant=tenant, now=BASE) for each in (by_duckdb, warm))
+    assert other.table.schema.equals(one.table.schema, check_metadata=True)
+    assert other.table.combine_chunks().equals(one.table.combine_chunks())
+    assert other.completeness == one.completeness
+
+
+def test_columns_that_are_kept_stay_within_their_budget(shelf):
+    paths = shelf.files_for("5s", []).paths
+    kept = KeptColumns(budget=1)
+    for path in (*paths, *paths):
+        assert len(kept.read(path, ["bucket", "none such"])["bucket"]) == pq.read_metadata(path).num_rows
+    assert kept._bytes == 0
 
 
 def test_answers_are_folded_without_duckdb_once_columns_are_kept(kit, shelf, monkeypatch):

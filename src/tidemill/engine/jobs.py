@@ -80,10 +80,13 @@ class Engine:
         """How many units can run at once."""
         if self._session is None:
             return self._settings.cores or default_cores()
-        if not is_connected(self._session):
+        connected = is_connected(self._session)
+        if not connected and not str(self._session.sparkContext.master).startswith("local"):
             return int(self._session.sparkContext.defaultParallelism)  # grows as executors join
-        if self._parallelism is None:
+        if self._parallelism is None and connected:
             self._parallelism = _default_partitions(self._session)
+        elif self._parallelism is None:
+            self._parallelism = int(self._session.sparkContext.defaultParallelism)
         return self._parallelism
 
     @property

@@ -28,7 +28,15 @@ class KeptColumns:
         self._guard = threading.Lock()
         self._kept: OrderedDict[tuple[str, str | None], Columns] = OrderedDict()
         self._bytes = 0
-        self.is_used = False  # a process that asks once would decode for nobody
+        self._asked = False
+
+    @property
+    def is_used(self) -> bool:
+        """From the second answer on: a process that asks once would decode for nobody."""
+        return self._asked and self._budget > 0
+
+    def use(self) -> None:
+        self._asked = True
 
     def read(
         self, path: str, names: Sequence[str], texts: Collection[str] = (), metric: str | None = None

@@ -94,7 +94,7 @@ class Runner:
             before = values_before(plan, hits, lambda earlier: _folded(earlier, source, reads, cursor))
             totals = [each for each in (opening, before.values) if each is not None]
             gaps = _gaps(cursor, plan, hits, totals, cells)
-        self._columns.is_used = True  # from the second answer on
+        self._columns.use()
         found = AggregatedRows(hits, gaps, opening, bins, before.values, reading.lost, reading.unknown)
         return Answer(
             table=shaped(found, plan),

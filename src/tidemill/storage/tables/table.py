@@ -68,6 +68,7 @@ class Table:
         self._delta = delta
         self._snapshot: Snapshot | None = None
         self._live: tuple[int, frozenset[str]] | None = None
+        self._transaction: tuple[int, int] | None = None  # the last version that was ours, and its number
         self._checkpoint = log.last_checkpoint(root)
         self._synced = max(self._checkpoint - 1, -1)
         self._tidied = self.version
@@ -288,7 +289,7 @@ class Table:
         self.refresh()
         for _ in range(TRIES):
             check_inputs(self._live_paths(), adds, removes)
-            base = self.version
+            base, number = self.version, self._last_transaction() + 1
             try:
                 with _delta_errors("commit", self.root):
                     self._delta.create_write_transaction(
@@ -303,18 +304,26 @@ class Table:
                 self._lost(base, error)
                 continue
             self._won(base + 1)
+            if self.version == base + 1:
+                self._transaction = base + 1, number
             return base + 1
         raise self._contended()
 
     def _properties(self, info: dict[str, str]) -> CommitProperties:
         # no retries inside deltalake: it would rebase without looking at whether our inputs still stand.
         # The application transaction makes a stale commit fail in any client that does rebase.
-        previous = self._delta.transaction_version(APP_ID)
         return CommitProperties(
             custom_metadata={log.INFO_KEY: info},
             max_commit_retries=0,
-            app_transactions=[Transaction(APP_ID, (previous or 0) + 1)],
+            app_transactions=[Transaction(APP_ID, self._last_transaction() + 1)],
         )
+
+    def _last_transaction(self) -> int:
+        """The number of the last application transaction. deltalake reads the log to tell it, so who made the
+        newest version remembers."""
+        if self._transaction is None or self._transaction[0] != self.version:
+            self._transaction = self.version, self._delta.transaction_version(APP_ID) or 0
+        return self._transaction[1]
 
     def _written(self, part: Part) -> int:
         """When the part's file was last written; it must be there, whole."""
