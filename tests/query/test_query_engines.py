@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tidemill.config.stream import Stream
 from tidemill.model.completeness import Available
 from tidemill.model.errors import DamageError, QueryError
 from tidemill.model.time import DAY, SECOND, parse_instant
@@ -154,6 +155,18 @@ def test_an_answer_from_columns_that_are_kept_is_the_one_of_duckdb(by_duckdb, wa
     assert other.table.schema.equals(one.table.schema, check_metadata=True)
     assert other.table.combine_chunks().equals(one.table.combine_chunks())
     assert other.completeness == one.completeness
+
+
+def test_a_metric_that_a_ratio_names_twice_counts_twice(shelf):
+    made = {"kind": "counter", "dimensions": ["region"]}
+    twice = {"kind": "ratio", "numerator": ["made", "made"], "denominator": "made"}
+    stream = Stream.model_validate(
+        {"name": "plant", "schema": {"region": "string"}, "metrics": {"made": made, "twice": twice}}
+    )
+    querier = Querier({"plant": stream}, lambda name: shelf)
+    for _ in range(2):
+        answer = querier.ask("SELECT ratio FROM plant.twice", tenant=None, now=BASE)
+        assert answer.table.to_pylist() == [{"ratio": Decimal(2)}]
 
 
 def test_columns_that_are_kept_stay_within_their_budget(shelf):

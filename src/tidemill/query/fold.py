@@ -46,7 +46,7 @@ def can_fold(plan: Plan, scans: Scans) -> bool:
         plan.where is None
         and len(plan.rows) == 1
         and plan.rows[0] == Rows(plan.rows[0].metric)
-        and all(part.fold in _FOLDS for part in plan.parts)
+        and all(part.fold in _FOLDS and len(part.rows) == 1 for part in plan.parts)
         and scans.rows <= MAX_ROWS
     )
 
