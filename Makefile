@@ -35,16 +35,17 @@ $(VENV)/.ready-%: requirements-%.lock $(READY)
 	@$(PIP) install --quiet --requirement requirements.lock --requirement requirements-$*.lock
 	@touch $@
 
-demo: setup ## a seeded story on Spark: late, repeated and broken feeds in, exact rollups out, proven
-	@$(BIN)/python -m examples.demo $(ARGS)
+demo: setup ## a seeded story on Spark: late, repeated and broken feeds in, exact rollups out, proven; SERVE=1: then the console
+	@$(BIN)/python -m examples.demo $(if $(SERVE),--serve) $(ARGS)
 
-check: $(DEV) ## ruff, mypy --strict, the layers (import-linter), the house rules, and what commands import
+check: $(DEV) ## ruff, mypy --strict, the layers (import-linter), the house rules, what commands import, the console's types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python scripts/house_rules.py
 	@$(BIN)/python scripts/startup.py
+	@scripts/check_console.sh
 
 test: check ## check, then every test (the long ones apart: see soak), the same every time; ROOM=query: only tests/query
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs $(ARGS) $(ROOM:%=tests/%)

@@ -18,10 +18,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
+CONSOLE = SOURCE / "tidemill" / "server" / "console" / "static"
 DATA = (
     "config/templates/events.yaml",
     "config/templates/requests.yaml",
     "py.typed",
+    *sorted(
+        path.relative_to(SOURCE / "tidemill").as_posix() for path in CONSOLE.rglob("*") if path.is_file()
+    ),
 )
 
 
@@ -120,6 +124,12 @@ def test_an_installed_wheel_makes_a_project_and_reads_it(installation: Installat
     assert landed.startswith("landed")
     query = "EXPLAIN SELECT count FROM requests GROUP BY region"
     assert "requests" in installation.run("tidemill", "query", query, "--all-tenants")
+
+
+def test_an_installed_wheel_has_the_console_and_its_charts(installation: Installation) -> None:
+    code = "from tidemill.server.console import serving; print(len(serving._paths()), *serving.chart_files())"
+    found = installation.run("python", "-c", code).split()
+    assert found == [str(len(list(CONSOLE.rglob("*.*"))) + 2), "bokeh.min.js", "bokeh-api.min.js"]
 
 
 @pytest.mark.soak

@@ -44,6 +44,7 @@ class StreamFacts:
     attributes: Attributes | None = None  # None: nothing is indexed
     windows: Sequence[str] = field(default=())
     tenants: Tenants | None = None  # None: all its events are of one, which the stream declares
+    kind: str = "events"  # or delta: its records change vectors
 
 
 def catalog(
@@ -69,6 +70,7 @@ def _facts(warehouse: Warehouse, stream: Stream, tenant: str | None, *, values: 
         attributes=_attributes(warehouse, stream, tenant) if values else None,
         windows=tuple(stream.windows),
         tenants=_tenants(warehouse, stream, tenant),
+        kind=stream.kind,
     )
 
 

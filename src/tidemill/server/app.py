@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from tidemill.server import health, objects, otlp, problems, reading, writing
 from tidemill.server.acknowledging import Acknowledging
+from tidemill.server.console import serving as console
 from tidemill.server.described import describe
 
 if TYPE_CHECKING:
@@ -37,5 +38,6 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(objects.router())
     app.include_router(reading.router(service))
     app.include_router(health.router())
+    app.include_router(console.router())
     describe(app)
     return app

@@ -89,8 +89,8 @@ def _check_host(request: Request) -> None:
             f"the request is addressed to {host[:MAX_HOST]!r}",
             hint="without tokens only 127.0.0.1, [::1] and localhost are served; `tidemill token create`",
         )
-    if request.headers.get("origin") is not None:
+    if request.headers.get("origin", f"http://{host}") != f"http://{host}":
         raise ForbiddenError(
-            "the request comes from a web page",
-            hint="without tokens no page is served; make a token with `tidemill token create`",
+            "the request comes from a web page of another site",
+            hint="without tokens only the console asks; make a token with `tidemill token create`",
         )

@@ -64,6 +64,7 @@ def catalog(streams: Sequence[StreamFacts]) -> Document:
 def stream(of: StreamFacts) -> Document:
     return {
         "stream": of.stream,
+        "kind": of.kind,
         "description": of.description,
         "keywords": of.keywords,
         "source_links": of.source_links,

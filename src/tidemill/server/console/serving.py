@@ -1,0 +1,111 @@
+"""Serves the files of the console, and those of the chart library from where its wheel was installed.
+
+The files hold no data, so that they need no token; what they show, they ask the API for. The chart library is
+found without being imported.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tidemill.model.errors import NotFoundError
+from tidemill.server.asked import check_parameters
+
+STATIC: Final = Path(__file__).parent / "static"
+PREFIX: Final = "/console/"
+INDEX: Final = "index.html"
+CHARTS: Final = "bokeh"  # the package whose wheel brings the chart library
+_CHART_FILES: Final = ("bokeh.min.js", "bokeh-api.min.js")
+_MEDIA: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# Only what this server serves is loaded or asked. The chart library makes style elements of its own.
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",  # asked for each time, sent when it changed
+    "Vary": "Accept-Encoding",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as it is sent."""
+
+    content: bytes
+    packed: bytes
+    tag: str
+    media: str
+
+
+def router() -> APIRouter:
+    routes = APIRouter(include_in_schema=False)
+    routes.add_api_route("/", _index, methods=["GET", "HEAD"], response_class=Response)
+    routes.add_api_route(PREFIX + "{name:path}", _file, methods=["GET", "HEAD"], response_class=Response)
+    return routes
+
+
+async def _index(request: Request) -> Response:
+    return _sent(request, INDEX)
+
+
+async def _file(request: Request, name: str) -> Response:
+    return _sent(request, name)
+
+
+def _sent(request: Request, name: str) -> Response:
+    check_parameters(request)
+    path = _paths().get(name)
+    if path is None or not path.is_file():
+        raise NotFoundError(f"the console has no file {name[:80]!r}", hint="the console is at /")
+    status = path.stat()
+    found = _read(path, status.st_mtime_ns, status.st_size)
+    headers = {**_HEADERS, "ETag": found.tag}
+    if request.headers.get("if-none-match") == found.tag:
+        return Response(status_code=304, headers=headers)
+    content = found.content
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"], content = "gzip", found.packed
+    return Response(content, headers=headers, media_type=found.media)
+
+
+@cache
+def _paths() -> dict[str, Path]:
+    """Every file that is served, by the name it is asked for: no name leads anywhere else."""
+    own = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.suffix in _MEDIA}
+    return {**own, **chart_files()}
+
+
+def chart_files() -> dict[str, Path]:
+    """The files of the chart library, by name; none where it is not installed."""
+    spec = find_spec(CHARTS)
+    places = spec.submodule_search_locations if spec is not None else None
+    folder = Path(next(iter(places))) if places else None
+    return {name: folder / "server" / "static" / "js" / name for name in _CHART_FILES} if folder else {}
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, _changed: int, _size: int) -> _File:
+    """What a file holds; read again when it changed."""
+    content = path.read_bytes()
+    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    return _File(content, gzip.compress(content, 6, mtime=0), tag, _MEDIA[path.suffix])

@@ -1,0 +1,56 @@
+/** From a number to its events: the tiles, slices and events that one cell of an answer is made of. */
+import { get } from "../lib/api.js";
+import { Page, h, show } from "../lib/dom.js";
+import * as format from "../lib/format.js";
+import { chip, completenessNotes, facts, hrefTo, loading, pageHead, pages, panel, payload, problemBox, rowTable, sliceLink, stream, streams, table, tableRow, traceLink, whose } from "../lib/parts.js";
+import { metricOf } from "../lib/words.js";
+
+export default class Cell extends Page {
+  render() {
+    const { query } = this.route;
+    const q = query.get("q") ?? "";
+    this.body = h("div", { class: "stack" }, loading());
+    show(this, pageHead("From a number to its events", ["The cell of ", h("code", null, q)], h("a", { class: "button", href: hrefTo(["explore"], { q, tenant: query.get("tenant"), as_of: query.get("as_of") }) }, "Back to the answer")), this.body);
+    void this.open(q).catch((error) => {
+      if (!this.signal.aborted) show(/** @type {Element} */ (this.body), problemBox(error));
+    });
+  }
+
+  /** @param {string} q */
+  async open(q) {
+    const { query } = this.route;
+    const found = metricOf(q, await streams());
+    const described = found ? await stream(found.stream.stream) : null;
+    const params = { q, start: query.get("start"), end: query.get("end"), group: query.get("group"), as_of: query.get("as_of"), ...whose(described, query.get("tenant") ?? "") };
+    const ask = (/** @type {string | null} */ cursor) => get("/v1/query/cell", { ...params, cursor, limit: 50 }, this.signal);
+    const first = await ask(null);
+    const name = first.stream;
+    const columns = ["Event time", "Event", "Tenant", "Slice", ["Line", "num"], "Counts as", "Payload"];
+    const events = await pages(async (cursor) => {
+      const page = cursor === null ? first : await ask(cursor);
+      return { cursor: page.cursor, rows: page.events.map((/** @type {any} */ one) => tableRow(/** @type {any} */ (columns), [
+        h("span", { class: "nowrap" }, format.instant(one.event_time)), traceLink(one.event_id, name), one.tenant ?? "–", sliceLink(one.slice, name), format.count(one.line), counts(one.counts),
+        h("details", null, h("summary", null, "Show"), payload(one.payload))])) };
+    }, (rows) => rowTable("Events of the cell", /** @type {any} */ (columns), rows), "No events are in this cell.");
+    show(/** @type {Element} */ (this.body),
+      h("section", { class: "panel stack", "aria-label": "The number" },
+        facts(Object.entries(first.values).map(([key, value]) => /** @type {[string, any]} */ ([key, format.value(value)])), true),
+        facts([["Time", first.cell.start ? format.span(first.cell.start, first.cell.end) : "the whole span"], ...Object.entries(first.cell.group ?? {}).map(([key, value]) => /** @type {[string, any]} */ ([key, value === null ? "(none)" : String(value)])), ["Events", format.count(first.total)]]),
+        ...completenessNotes(first.completeness)),
+      h("div", { class: "split" },
+        panel("Tiles", "the rollups it was read from", table("Tiles", ["Level", "Time", "Revision", "Made of", "State"], first.tiles.map((/** @type {any} */ one) => [
+          one.level, format.span(one.start, one.end), one.revision ? `r${one.revision}` : "–", h("span", { class: "mono soft", title: one.hash ?? "" }, format.short(one.hash ?? "–")), chip(one.state)]),
+        { empty: "It was read from raw alone.", tall: first.tiles.length > 12 }), first.tiles_more ? h("p", { class: "soft small" }, "There are more.") : null),
+        panel("Slices", "the inputs its events came in", table("Slices", ["Slice", "Arrived", ["Rows", "num"], ["Late", "num"]], first.slices.map((/** @type {any} */ one) => [
+          sliceLink(one.slice, name, one.name), format.instant(one.arrival), format.count(one.rows), format.count(one.late)]), { empty: "None.", tall: first.slices.length > 12 }), first.slices_more ? h("p", { class: "soft small" }, "There are more.") : null)),
+      panel("Composition", first.pieces.map((/** @type {any} */ one) => `${one.source}: ${format.span(one.start, one.end)}`).slice(0, 6).join("; ")),
+      panel("Events", `${format.count(first.total)} in all`, ...events));
+  }
+}
+customElements.define("tm-cell", Cell);
+
+/** @param {any} counted */
+function counts(counted) {
+  if (!counted) return "–";
+  return Object.entries(counted).map(([metric, values]) => (values && typeof values === "object" ? Object.entries(values).map(([name, value]) => `${name} ${format.value(value)}`).join(", ") : `${metric} ${format.value(values)}`)).join("; ");
+}

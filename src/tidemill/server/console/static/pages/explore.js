@@ -1,0 +1,335 @@
+/** Explore: a question in words or picked from the catalog, its answer as a chart, and as it was before. */
+import { Problem, download, get, hasToken, path, post, save } from "../lib/api.js";
+import { Answer, asCurl, asPython } from "../lib/answers.js";
+import { chart, legend, seriesColour, zoomButtons } from "../lib/charts.js";
+import { Page, h, settled, show } from "../lib/dom.js";
+import { TmEditor } from "../lib/editor.js";
+import * as format from "../lib/format.js";
+import { completenessNotes, copyButton, hrefTo, loading, pageHead, problemBox, scroller, stream, streams, tenantPicker, whose } from "../lib/parts.js";
+import { note } from "../lib/routes.js";
+import { completions, dimensionsOf, metricOf } from "../lib/words.js";
+import { firstQuery } from "./stream.js";
+
+/** @typedef {"line" | "bars" | "heat" | "flow"} Kind */
+const KINDS = /** @type {const} */ ({ line: "Line", bars: "Bars", heat: "Heatmap", flow: "State flow" });
+const SPANS = { "": "all data", "1h": "last hour", "6h": "last 6 hours", "24h": "last day", "7d": "last week", "30d": "last 30 days" };
+const INTERVALS = ["", "1m", "5m", "15m", "1h", "6h", "1d", "1w"];
+const STOPS = 1000; // of the slider
+const ROWS = 500; // of the table
+
+export default class Explore extends Page {
+  constructor() {
+    super();
+    /** @type {any[]} */
+    this.streams = [];
+    /** @type {any} */
+    this.described = null;
+    this.tenant = "";
+    /** @type {Answer | null} */
+    this.answer = null;
+    /** @type {Answer | null} */
+    this.current = null; // what is said now, while an earlier answer is shown
+    /** @type {Kind | null} */
+    this.kind = null;
+    this.value = "";
+    this.asOf = "";
+    this.asked = 0;
+    this.editor = new TmEditor();
+    this.picks = h("div", { class: "row end" });
+    this.whose = h("div");
+    this.result = h("div", { class: "stack" });
+    this.figure = h("div", { class: "stack" });
+    this.travel = h("div", { class: "stack" });
+  }
+
+  render() {
+    this.editor.setAttribute("label", "Query text");
+    this.editor.addEventListener("ask", () => void this.ask());
+    this.editor.complete = (before, after) => {
+      void this.describe();
+      return completions(before, after, this.streams, this.described);
+    };
+    show(this, pageHead("Explore", "Ask the rollups. Every answer says how complete it is; click a number to see the events it is made of."),
+      h("section", { class: "panel stack", "aria-label": "Question" }, this.picks, this.editor,
+        h("div", { class: "row end" }, h("button", { type: "button", class: "primary", onclick: () => void this.ask() }, "Run"), h("span", { class: "soft small" }, "Ctrl + Enter runs it, Ctrl + Space completes"), h("span", { class: "grow" }), this.whose)),
+      this.result);
+    void this.start();
+  }
+
+  async start() {
+    show(this.result, loading());
+    try {
+      this.streams = await streams();
+      const { query } = this.route;
+      const first = this.streams.find((one) => one.metrics.length > 0);
+      const text = query.get("q") ?? (first ? firstQuery(first.stream, first.metrics[0]) : "");
+      this.tenant = query.get("tenant") ?? "";
+      this.asOf = query.get("as_of") ?? "";
+      this.kind = /** @type {Kind | null} */ (query.get("chart"));
+      this.editor.value = text;
+      await this.describe();
+      if (text) await this.ask();
+      else show(this.result, h("p", { class: "empty" }, "No stream declares metrics yet. Declare one under metrics: in tidemill.yaml."));
+    } catch (error) {
+      if (!this.signal.aborted) show(this.result, problemBox(error));
+    }
+  }
+
+  /** Show the pickers as the text has it. */
+  async describe() {
+    const found = metricOf(this.editor.value, this.streams);
+    if (found && this.described?.stream !== found.stream.stream) {
+      this.described = found.stream;
+      this.described = await stream(found.stream.stream).catch(() => found.stream);
+    }
+    show(this.whose, tenantPicker(this.described, this.tenant, (tenant) => {
+      this.tenant = tenant;
+      void this.ask();
+    }));
+    this.pickers(found);
+  }
+
+  /** @param {{stream: any, metric: any} | null} found */
+  pickers(found) {
+    const text = this.editor.value;
+    const metric = found?.metric ?? null;
+    const group = /\bGROUP BY\s+([\w.,\s]+?)(?=\s+(?:[A-Z]{2,}\b)|$)/.exec(text)?.[1].split(",").map((one) => one.trim()) ?? [];
+    const interval = /\bINTERVAL\s+(\w+)/i.exec(text)?.[1] ?? "";
+    const since = /\bSINCE\s+(\w+)/i.exec(text)?.[1] ?? "";
+    const value = /^\s*SELECT\s+(.+?)\s+FROM\b/is.exec(text)?.[1] ?? "";
+    const chosen = found && metric ? `${found.stream.stream}.${metric.metric}` : "";
+    const all = this.streams.flatMap((one) => one.metrics.map((/** @type {any} */ each) => ({ stream: one.stream, metric: each })));
+    const rebuilt = (/** @type {Record<string, any>} */ change) => this.pick({ chosen, value, group, interval, since, ...change });
+    const dims = metric ? dimensionsOf(metric) : [];
+    show(this.picks,
+      select("Metric", all.map((one) => [`${one.stream}.${one.metric.metric}`, one.metric.metric === one.stream ? one.stream : `${one.stream} · ${one.metric.metric}`]), chosen, (to) => rebuilt({ chosen: to, value: "", group: [] })),
+      metric ? select("Value", withChosen([...metric.values, ...(metric.kind === "histogram" ? ["bins"] : [])], value), value, (to) => rebuilt({ value: to })) : null,
+      metric ? select("By", withChosen(["", ...dims], group.join(", ")).map(([one]) => [one, one || "nothing"]), group.join(", "), (to) => rebuilt({ group: to ? [to] : [] })) : null,
+      metric ? select("Each", withChosen(INTERVALS, interval).map(([one]) => [one, one || "in total"]), interval, (to) => rebuilt({ interval: to })) : null,
+      metric ? select("Span", withChosen(Object.keys(SPANS), since).map(([one]) => [one, SPANS[/** @type {keyof typeof SPANS} */ (one)] ?? `last ${one}`]), since, (to) => rebuilt({ since: to })) : null);
+  }
+
+  /** Write the text that the pickers say. @param {Record<string, any>} how */
+  pick({ chosen, value, group, interval, since }) {
+    const [name, ...rest] = chosen.split(".");
+    const one = this.streams.find((each) => each.stream === name);
+    const metric = one?.metrics.find((/** @type {any} */ each) => each.metric === rest.join("."));
+    if (!metric) return;
+    const from = metric.metric === name ? name : `${name}.${metric.metric}`;
+    const what = value || (metric.kind === "state" ? "states" : metric.values[0]);
+    const by = group.length ? group : metric.kind === "state" && what === "states" && !value ? ["state"] : [];
+    this.editor.value = `SELECT ${what} FROM ${from}${since ? ` SINCE ${since}` : ""}${interval ? ` INTERVAL ${interval}` : ""}${by.length ? ` GROUP BY ${by.join(", ")}` : ""}`;
+    void this.ask();
+  }
+
+  get params() {
+    return whose(this.described, this.tenant);
+  }
+
+  async ask() {
+    const turn = ++this.asked;
+    const q = this.editor.value.trim();
+    if (!q) return;
+    this.editor.unmark();
+    await this.describe();
+    this.result.classList.add("busy");
+    try {
+      const said = await post("/v1/query", { query: q, ...this.params, ...(this.asOf ? { as_of: this.asOf } : {}) }, this.signal);
+      const current = this.asOf ? await post("/v1/query", { query: q, ...this.params }, this.signal) : null;
+      if (turn !== this.asked || this.signal.aborted) return;
+      note(["explore"], { q, tenant: this.tenant, as_of: this.asOf, chart: this.kind });
+      const metric = metricOf(q, this.streams)?.metric ?? null;
+      this.answer = said.rows ? new Answer(said, metric, q) : null;
+      this.current = current ? new Answer(current, metric, q) : null;
+      if (this.answer) this.showAnswer(this.answer);
+      else show(this.result, h("section", { class: "panel" }, h("pre", { class: "payload", tabindex: "0" }, JSON.stringify(said, null, 2))));
+    } catch (error) {
+      if (turn !== this.asked || this.signal.aborted) return;
+      if (error instanceof Problem && error.code === "query") {
+        this.editor.mark(error);
+        show(this.result);
+      } else show(this.result, problemBox(error));
+    } finally {
+      this.result.classList.remove("busy");
+    }
+  }
+
+  /** @param {Answer} answer */
+  showAnswer(answer) {
+    const kinds = answer.kinds();
+    if (!this.kind || !kinds.includes(this.kind)) this.kind = kinds[0];
+    if (!answer.values.includes(this.value)) this.value = answer.values[0];
+    this.draw(answer);
+    if (!this.result.contains(this.figure) || !this.result.contains(this.travel)) {
+      show(this.result);
+      show(this.travel);
+    }
+    show(this.result,
+      h("section", { class: "panel stack", "aria-label": "Answer" }, this.tools(answer, kinds), this.figure, said(answer), ...completenessNotes(answer.said.completeness)),
+      this.travel, h("section", { class: "panel stack", "aria-label": "Numbers" }, this.numbers(answer)));
+    if (this.travel.childElementCount === 0) void this.travelling(answer.said.stream);
+  }
+
+  /** @param {Answer} answer @param {Kind[]} kinds */
+  tools(answer, kinds) {
+    const again = () => this.showAnswer(answer);
+    const failed = h("span", { class: "bad small", role: "alert" });
+    return h("div", { class: "row" },
+      h("div", { class: "seg", role: "group", "aria-label": "Chart" }, kinds.map((kind) => h("button", { type: "button", "aria-pressed": String(kind === this.kind), onclick: () => {
+        this.kind = kind;
+        again();
+      } }, KINDS[kind]))),
+      answer.values.length > 1 ? h("select", { "aria-label": "Value to draw", onchange: (/** @type {Event} */ e) => {
+        this.value = /** @type {HTMLSelectElement} */ (e.target).value;
+        again();
+      } }, answer.values.map((name) => h("option", { value: name, selected: name === this.value }, name))) : null,
+      this.zoom ?? null, h("span", { class: "grow" }),
+      h("span", { class: "soft small" }, "Copy as"), h("div", { class: "seg", role: "group", "aria-label": "Copy as" },
+        copyButton("curl", () => asCurl(answer.q, this.said(), hasToken())), copyButton("Python", () => asPython(answer.q, this.said(), hasToken())), copyButton("text", () => answer.q)),
+      h("span", { class: "soft small" }, "Save as"), h("div", { class: "seg", role: "group", "aria-label": "Save as" }, h("button", { type: "button", onclick: () => save(answer.csv(), "answer.csv", "text/csv") }, "CSV"),
+      h("button", { type: "button", onclick: () => {
+        failed.textContent = "";
+        download("/v1/query", { q: answer.q, ...this.said(), format: "arrow" }, "answer.arrow").catch((error) => (failed.textContent = error.message));
+      } }, "Arrow")), failed);
+  }
+
+  /** The parameters beside the text. @returns {Record<string, any>} */
+  said() {
+    return { ...this.params, ...(this.asOf ? { as_of: this.asOf } : {}) };
+  }
+
+  /** @param {Answer} answer */
+  draw(answer) {
+    const found = answer.spec(/** @type {Kind} */ (this.kind), this.value, (row) => this.open(answer, row));
+    this.zoom = undefined;
+    if (!found) {
+      show(this.figure, h("p", { class: "empty" }, "The answer has no rows: nothing of this kind is in the span."));
+      return;
+    }
+    const { spec, left } = found;
+    const entries = (spec.series ?? []).map((series, i) => ({ name: series.name, colour: series.colour ?? seriesColour(i) }));
+    if (this.current && spec.kind === "line") this.ghost(spec, this.current);
+    const drawn = chart(spec);
+    if (answer.timed) this.zoom = zoomButtons(drawn);
+    show(this.figure, drawn, entries.length > 1 || this.current ? legend([...entries, ...(this.current ? [{ name: "as it is now (dashed)", colour: "soft" }] : [])]) : null,
+      left ? h("p", { class: "soft small" }, `${left} more groups are in the table.`) : null);
+  }
+  /** @type {HTMLElement | undefined} */
+  zoom;
+
+  /** The answer of now behind an earlier one. @param {import("../lib/charts.js").Spec} spec @param {Answer} current */
+  ghost(spec, current) {
+    const now = current.spec("line", this.value, () => {})?.spec;
+    if (!now?.series || !now.x || !spec.x || !spec.series) return;
+    const x = [...new Set([...spec.x, ...now.x])].sort((a, b) => a - b);
+    const spread = (/** @type {any[]} */ values, /** @type {number[]} */ at, /** @type {any} */ none) => {
+      const by = new Map(at.map((one, i) => [one, values[i]]));
+      return x.map((one) => by.get(one) ?? none);
+    };
+    const { x: own, series } = spec;
+    const places = new Map(series.map((one, i) => [one.name, i]));
+    const ghosts = now.series.map((one, i) => ({ name: one.name, values: spread(one.values, /** @type {number[]} */ (now.x), null), texts: spread(one.texts, /** @type {number[]} */ (now.x), ""), colour: seriesColour(places.get(one.name) ?? i), ghost: true }));
+    spec.series = [...series.map((one) => ({ ...one, values: spread(one.values, own, null), texts: spread(one.texts, own, "") })), ...ghosts];
+    spec.x = x;
+    spec.pick = undefined;
+    if (now.span && spec.span) spec.span = [Math.min(now.span[0], spec.span[0]), Math.max(now.span[1], spec.span[1])];
+  }
+
+  /** From a number to its events. @param {Answer} answer @param {any} row */
+  open(answer, row) {
+    location.hash = this.cellHref(answer, row);
+  }
+
+  /** @param {Answer} answer @param {any} row */
+  cellHref(answer, row) {
+    const cell = answer.cell(row);
+    const group = answer.groups.length ? JSON.stringify(answer.groupOf(row)) : "";
+    return hrefTo(["cell"], { q: answer.q, start: cell?.start, end: cell?.end, group, tenant: this.tenant, as_of: this.asOf });
+  }
+
+  /** @param {Answer} answer */
+  numbers(answer) {
+    const shown = answer.rows.slice(0, ROWS);
+    const isValue = (/** @type {string} */ name) => answer.values.includes(name);
+    return [
+      h("div", { class: "panel-head" }, h("h2", null, "Numbers"), h("span", { class: "note" }, `${format.count(answer.rows.length)} rows`, answer.rows.length > ROWS ? `, the first ${ROWS} are shown` : "")),
+      scroller("All numbers", "wide tall", h("table", null, h("caption", { class: "hidden" }, "The rows of the answer"),
+        h("thead", null, h("tr", null, answer.columns.map((name) => h("th", { scope: "col", class: isValue(name) ? "num" : null }, name)))),
+        h("tbody", null, shown.map((row) => h("tr", null, answer.columns.map((name) => {
+          const text = name === "bucket" ? format.instant(row[name]) : format.value(row[name]);
+          if (!isValue(name)) return h("td", { class: "nowrap" }, text);
+          return h("td", { class: "num" }, row[name] === null || answer.bins ? text : h("a", { href: this.cellHref(answer, row) }, text));
+        })))))),
+    ];
+  }
+
+  // -- time travel
+
+  /** @param {string} name */
+  async travelling(name) {
+    try {
+      const found = await get(path`/v1/streams/${name}/changes`, { limit: STOPS, ...(this.tenant ? { tenant: this.tenant } : {}) }, this.signal);
+      if (this.signal.aborted) return;
+      if (found.changes.length === 0) return;
+      show(this.travel, this.slider(found));
+    } catch (error) {
+      if (this.signal.aborted || (error instanceof Problem && (error.status === 404 || error.status === 403))) return;
+      show(this.travel, problemBox(error));
+    }
+  }
+
+  /** @param {any} found */
+  slider(found) {
+    const { changes } = found;
+    const out = h("div", { role: "status" });
+    const at = this.asOf ? changes.findLastIndex((/** @type {any} */ one) => one.arrival <= this.asOf) : changes.length;
+    const range = h("input", { type: "range", min: "0", max: String(changes.length), value: String(at < 0 ? 0 : at), "aria-label": "As of which arrival", oninput: () => say(), onchange: () => go() });
+    const say = () => {
+      const one = changes[Number(range.value)];
+      range.setAttribute("aria-valuetext", one ? `as of ${one.arrival}` : "now");
+      show(out, one ? [h("strong", null, `As of ${format.instant(one.arrival)}`), h("span", { class: "soft" }, ` · then ${one.kind ?? "accepted"}: ${one.name || format.short(one.slice)}, ${format.count(one.rows)} rows`,
+        one.late ? `, ${format.count(one.late)} late` : "", one.observed ? `, of ${format.span(one.observed.start, one.observed.end)}` : "")] : [h("strong", null, "Now"), h("span", { class: "soft" }, ` · after ${changes.length} arrivals`)], this.changed());
+    };
+    const go = settled(() => {
+      this.asOf = changes[Number(range.value)]?.arrival ?? "";
+      void this.ask().then(say);
+    }, 150);
+    say();
+    return h("section", { class: "panel stack", "aria-label": "Time travel" },
+      h("div", { class: "panel-head" }, h("h2", null, "Time travel"), h("span", { class: "note" }, "what did this chart say after each arrival?"), h("span", { class: "grow" }),
+        h("button", { type: "button", class: "quiet", onclick: () => {
+          range.value = String(changes.length);
+          say();
+          go();
+        } }, "Back to now")), range, out);
+  }
+
+  /** How an earlier answer differs from the one of now. */
+  changed() {
+    const said = this.answer?.said.as_of;
+    if (!this.asOf || !said) return null;
+    const back = said.reaches_back_to ? ` Answers reach back to ${format.instant(said.reaches_back_to)}.` : "";
+    return h("p", { class: "soft" }, said.slices_after ? `${format.count(said.slices_after)} slices have arrived since${said.changed ? " and changed this answer" : "; this answer is still the same"}.` : "Nothing has arrived since.", back);
+  }
+}
+customElements.define("tm-explore", Explore);
+
+/** @param {Answer} answer */
+function said(answer) {
+  const { completeness, level } = answer.said;
+  const through = completeness?.complete_through;
+  const parts = [level ? `From the ${level} level.` : "", completeness?.complete ? "Complete." : through ? `Complete through ${format.instant(through)}; later data may still arrive.` : "Nothing is known to be complete yet.",
+    completeness?.as_of ? `Newest arrival ${format.instant(completeness.as_of)}.` : ""];
+  return h("p", { class: "soft small" }, parts.filter(Boolean).join(" "));
+}
+
+/** @param {string} name @param {Array<string[]>} options @param {string} chosen @param {(to: string) => void} to */
+function select(name, options, chosen, to) {
+  return h("label", { class: "field" }, name, h("select", { onchange: (/** @type {Event} */ e) => to(/** @type {HTMLSelectElement} */ (e.target).value) },
+    options.map(([value, text]) => h("option", { value, selected: value === chosen }, text ?? value))));
+}
+
+/** @param {string[]} all @param {string} chosen @returns {Array<string[]>} */
+function withChosen(all, chosen) {
+  return (all.includes(chosen) ? all : [chosen, ...all]).map((one) => [one, one]);
+}
