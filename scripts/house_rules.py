@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 900
+LAZY = "# Imports inside functions keep start-up short:"
 SETTINGS = "tests/support/hypothesis_settings.py"
 # Spelt in pieces, so that this file passes its own rules.
 LEFTOVER = re.compile(r"\b(" + "|".join(("TO" + "DO", "FIX" + "ME", "X" * 3)) + r")\b")
@@ -152,6 +153,16 @@ def named_path(node: ast.AST, *, addresses: bool) -> str | None:
     return None
 
 
+def import_faults(path: str, text: str, tree: ast.AST) -> Iterator[str]:
+    """A module whose functions import modules of ours says in one comment why."""
+    if not path.startswith("src/") or LAZY in text:
+        return
+    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    for node in (inner for function in functions for inner in ast.walk(function)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tidemill."):
+            yield f"{path}:{node.lineno}: import it at the top, or say why: `{LAZY} …`"
+
+
 def failpoint_calls(path: str, tree: ast.AST) -> Iterator[tuple[str, str | None]]:
     """(place, the point's name, None unless it is a literal) of each `failpoint(...)` call."""
     for node in ast.walk(tree):
@@ -209,6 +220,7 @@ def faults() -> Iterator[str]:
             yield from python_faults(path, text, trees[path])
             yield from hypothesis_faults(path, trees[path])
             yield from path_faults(path, trees[path])
+            yield from import_faults(path, text, trees[path])
     yield from failpoint_faults(trees)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from tidemill.config import Project
 from tidemill.ingest import arguments
 from tidemill.ingest.adopt import has_landings
+from tidemill.ingest.files import land_bytes, land_commands, land_files
 from tidemill.ingest.landing import Landed, LandedMany
 from tidemill.ingest.plugins import open_project
 from tidemill.ingest.warehouse import Progress, Warehouse
@@ -26,7 +27,9 @@ from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import Format, SliceEntry, SliceStatus
 from tidemill.pipeline.pulse import Pulse
 from tidemill.pipeline.reports import StreamStatus, TickReport
+from tidemill.pipeline.scrub_progress import scrub_status
 from tidemill.pipeline.workers import Workers
+from tidemill.query.catalog import catalog
 from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 from tidemill.storage.layout import TableKind
@@ -65,6 +68,8 @@ if TYPE_CHECKING:
     from tidemill.raw.retract import RetractionPlan
     from tidemill.raw.tail import Feed
     from tidemill.storage.tables.snapshot import Snapshot
+
+# Imports inside functions keep start-up short: opening a project loads neither Arrow nor Delta.
 
 
 LOOK: Final = 0.05  # seconds between two tries to get the tick lock
@@ -183,8 +188,6 @@ class Mill:
         happened in that span. `many_windows` allows a span of more windows than `max_slice_windows` of the
         stream. The result has the `landed` slices and the files that were `refused`, each with its error.
         """
-        from tidemill.ingest.files import land_files
-
         bounds = arguments.bounds(self.project.stream(stream), start, end, many=many_windows)
         names = [str(file) for file in files]
         return land_files(self.warehouse, stream, names, bounds, source, format, progress, empty=empty)
@@ -192,8 +195,6 @@ class Mill:
     def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
         """Land the stored objects that IngestDataCommands name. `files` are JSON files with the commands, or
         `-` for standard input. The result is that of `ingest`."""
-        from tidemill.ingest.files import land_commands
-
         return land_commands(
             self.project, self.warehouse.landing, [str(file) for file in files], self.warehouse.arrival()
         )
@@ -208,8 +209,6 @@ class Mill:
     ) -> Landed:  # fmt: skip
         """Land `content` as one slice, and return it when it is durable: its `entry` of the ledger, and
         whether it is `new`. `name` is what the ledger calls it; the other arguments are those of `ingest`."""
-        from tidemill.ingest.files import land_bytes
-
         bounds = arguments.bounds(self.project.stream(stream), start, end, many=many_windows)
         return land_bytes(self.warehouse, stream, content, bounds, name, source, format)
 
@@ -458,8 +457,6 @@ class Mill:
     def scrub_status(self) -> ScrubStatus:
         """When all files were last read and held against their checksums, and which are known to be
         damaged."""
-        from tidemill.pipeline.scrub_progress import scrub_status
-
         return scrub_status(self.state)
 
     def watermark(self, stream: str) -> int | None:
@@ -571,8 +568,6 @@ class Mill:
 
     def catalog(self, stream: str | None = None, tenant: str | None = None) -> list[StreamFacts]:
         """What can be queried: fields, metrics, windows, tenants and indexed attributes of each stream."""
-        from tidemill.query.catalog import catalog
-
         return catalog(self.warehouse, stream, tenant)
 
     def trace(

@@ -16,6 +16,8 @@ from tidemill.cli.session import Session
 from tidemill.cli.settings import CommandSettings
 from tidemill.model.errors import InputError
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 P = ParamSpec("P")
 Command = Callable[Concatenate[Session, P], int]
 

@@ -13,6 +13,7 @@ from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import From, Limit, To, Wait, pause_of, span_of
+from tidemill.cli.signals import until_stopped
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tidemill.mill import Mill
+
+# Imports inside functions keep start-up short: a command loads only what it runs.
 
 PAGE: Final = 1_000  # events read from the outbox at once
 
@@ -121,8 +124,6 @@ def events(
 
     CloudEvents 1.0, with --output json one a line. Pass the seq of an event to --after to continue after it.
     """
-    from tidemill.cli.signals import until_stopped
-
     wait = pause_of(interval)
 
     def work(stop: threading.Event) -> None:

@@ -14,6 +14,7 @@ from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Limit, Wait, pause_of
+from tidemill.cli.signals import until_stopped
 from tidemill.model.time import SECOND, since_when
 from tidemill.pipeline import documents
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.eventtime.ordering import Watermark
+
+# Imports inside functions keep start-up short: a command loads only what it runs.
 
 StreamName = Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")]
 Tenant = Annotated[str | None, typer.Option(metavar="T", help="Only the events of this tenant.")]
@@ -61,8 +64,6 @@ def tail(
     lists them. At Ctrl-C, SIGTERM or the end of --no-follow, rows that are still buffered are printed in
     order, without a watermark after them.
     """
-    from tidemill.cli.signals import until_stopped
-
     wait = pause_of(interval) / SECOND
 
     def work(stop: threading.Event) -> None:

@@ -12,6 +12,8 @@ from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
 from tidemill.cli.settings import MetricsPort, Wait, pause_of
+from tidemill.cli.signals import until_stopped
+from tidemill.cli.terminal import counted
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
@@ -74,8 +76,6 @@ def ingest(
     landed: then the exit code is 1, or 2 when all were refused. Windows become complete by the bounds
     that --start and --end declare, or else by the first and last event of each file.
     """
-    from tidemill.cli.terminal import counted
-
     given = files or []
     if manifest:
         _check_manifest(given, start, end, source, format, empty=empty)
@@ -107,8 +107,6 @@ def _check_manifest(
 
 
 def _from_manifests(session: Session, stream: str, manifests: list[str]) -> int:
-    from tidemill.cli.terminal import counted
-
     with session.mill() as mill, counted(session.bars, f"landing in {stream}", None) as advance:
         found = mill.sources.land(stream, manifests, advance)
     _print_landed(session, stream, found.done)
@@ -183,8 +181,6 @@ def run(
     The current round is finished first; a second Ctrl-C stops at once, which is safe too. Prints a
     line for each round that did something; -v also lists the tiles and windows and why they were built.
     """
-    from tidemill.cli.signals import until_stopped
-
     wait = pause_of(interval)
     errors: list[TidemillError] = []
 

@@ -17,6 +17,8 @@ from tidemill.model.time import format_instant
 if TYPE_CHECKING:
     from rich.console import Console
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 FACTS: Final = ("stream", "slice", "batch", "tile", "window", "table", "sink")
 # They tell of every call, of every compiled function, of each missing native library.
 NOISY: Final = ("py4j", "pyspark", "numba", "py.warnings")

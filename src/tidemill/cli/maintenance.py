@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tidemill.pipeline.retention import ExpiryPlan
     from tidemill.raw.compaction.packer import Packed, PackStep
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 
 @command("verify", Panel.PROVE, "tidemill verify", "tidemill verify requests --scrub --output json")
 def verify(

@@ -16,6 +16,8 @@ from tidemill.cli.session import OK, Session
 from tidemill.model.errors import InputError
 from tidemill.pipeline import documents
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 LIBRARIES: Final = ("pyspark", "deltalake", "pyarrow", "duckdb")
 STEPS: Final = (
     ("tidemill ingest requests data/requests-1.ndjson data/requests-2.ndjson", "land two slices"),

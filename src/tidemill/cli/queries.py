@@ -21,6 +21,8 @@ from tidemill.pipeline import documents
 if TYPE_CHECKING:
     from tidemill.mill import Mill
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 Tenant = Annotated[str | None, typer.Option(metavar="T", help="Only the events of this tenant.")]
 AllTenants = Annotated[
     bool, typer.Option("--all-tenants", metavar="", help="The events of all tenants together.")

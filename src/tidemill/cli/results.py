@@ -15,6 +15,8 @@ from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.pipeline import documents
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 
 @command(
     "results",

@@ -10,8 +10,10 @@ import typer
 
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
+from tidemill.cli.first_event import curl_line
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Wait, pause_of
+from tidemill.cli.signals import until_stopped
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.pipeline.reports import TickReport
     from tidemill.server.start import Started
+
+# Imports inside functions keep start-up short: a command loads only what it runs.
 
 Host = Annotated[
     str | None,
@@ -47,7 +51,6 @@ def serve(session: Session, host: Host = None, port: Port = None) -> int:
     Events are durable when they are acknowledged, and become slices within seconds. `tidemill run` in
     another process accepts them and builds the outputs. Without a token, only this machine is served.
     """
-    from tidemill.cli.signals import until_stopped
     from tidemill.server.start import serve as run
 
     def work(stop: threading.Event) -> None:
@@ -72,8 +75,7 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
     In a folder without a tidemill.yaml it writes one, with streams for events, logs and traces. When it is
     stopped, it takes no more requests, lands what is in open windows and processes it.
     """
-    from tidemill.cli.ingest import print_flushed, print_tick
-    from tidemill.cli.signals import until_stopped
+    from tidemill.cli.ingest import print_flushed, print_tick  # would declare its commands, too
     from tidemill.server.start import up as run
 
     wait = pause_of(interval)
@@ -126,8 +128,6 @@ def _declared(session: Session) -> Path | None:
 
 
 def _announce(session: Session, mill: Mill, what: Started, made: Path | None) -> None:
-    from tidemill.cli.first_event import curl_line
-
     first = next(iter(mill.project.streams.values()), None)
     line = None if first is None else curl_line(what.url, first, mill.clock(), token=what.tokens > 0)
     session.emit(lambda: _started(what, made, line), lambda: views.serve.started(what, line))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.cli.logs import start_logging
 from tidemill.cli.settings import CommandSettings, OutputKind
-from tidemill.cli.terminal import escaped
+from tidemill.cli.terminal import by_stream, escaped, jvm_to_log
 from tidemill.model.errors import TidemillError, as_tidemill_error
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tidemill.mill import Mill
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.pipeline.metrics import Meter
+
+# Imports inside functions keep start-up short: a command loads only what it runs.
 
 log = logging.getLogger(__name__)
 
@@ -141,8 +143,6 @@ class Session:
     @contextmanager
     def working(self) -> Iterator[Progress | None]:
         """Around work on Spark: its output goes to the log, its progress to bars."""
-        from tidemill.cli.terminal import by_stream, jvm_to_log
-
         with jvm_to_log(), by_stream(self.bars) as progress:
             yield progress
 

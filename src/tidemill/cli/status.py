@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.pipeline.metrics import Meter
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 
 @command("status", Panel.LOOK, "tidemill status", "tidemill status --output json")
 def status(session: Session) -> int:

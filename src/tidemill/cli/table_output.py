@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tidemill.model.completeness import Completeness
     from tidemill.pipeline.documents.shapes import Document
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 SUFFIXES: Final = {
     ".csv": OutputKind.CSV,
     ".parquet": OutputKind.PARQUET,

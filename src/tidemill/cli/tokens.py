@@ -12,11 +12,14 @@ from tidemill.cli.app import Panel, command, group
 from tidemill.cli.session import OK, Session
 from tidemill.model.errors import InputError
 from tidemill.model.time import format_instant, parse_duration
+from tidemill.server.access import Tokens
 from tidemill.server.access.grants import Scope
 
 if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access import Token, Tokens
+
+# Imports inside functions keep start-up short: a command loads only what it runs.
 
 TOKEN = group("token", Panel.SERVE, "Who may use the server: create, list and revoke tokens.")
 
@@ -92,7 +95,6 @@ def _tokens(session: Session) -> Tokens:
     """They are in the warehouse folder, and need nothing of it that would have to be opened."""
     from tidemill.config import load_project
     from tidemill.eventtime import registered
-    from tidemill.server.access import Tokens
 
     return Tokens(load_project(session.settings.project, registered()).warehouse)
 

@@ -15,6 +15,7 @@ from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import DIFFERENCES, OK, Session
 from tidemill.cli.settings import From, Limit, MetricsPort, To, Wait, instant_of, pause_of, span_of
+from tidemill.cli.signals import until_stopped
 from tidemill.model.errors import InputError
 from tidemill.model.time import SECOND, Interval, parse_instant
 from tidemill.model.windows import WindowKey, WindowStatus
@@ -23,6 +24,8 @@ from tidemill.pipeline import documents
 if TYPE_CHECKING:
     from tidemill.mill import Mill
     from tidemill.outputs.datasets.builder import BuildOutcome
+
+# Imports inside functions keep start-up short: a command loads only what it runs.
 
 StreamName = Annotated[str, typer.Argument(help="A stream that declares an aggregation_span.")]
 
@@ -276,8 +279,6 @@ def build(
     Leases keep builders apart: a window is built by one of them, and by another if that one dies. Prints a
     line for each try. With --once the exit code is 1 if a window could not be built.
     """
-    from tidemill.cli.signals import until_stopped
-
     wait = pause_of(interval)
     failed: set[WindowKey] = set()
 

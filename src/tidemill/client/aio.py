@@ -33,6 +33,8 @@ from tidemill.client.transport import Attempts, Seen, address, built, is_direct
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Imports inside functions keep start-up short: only callers that send tables need pyarrow.
+
 
 class AsyncClient:
     """A client of the server at `url`, for an event loop. Use it as an async context manager, or await

@@ -32,6 +32,8 @@ from tidemill.client.transport import Attempts, Seen, address, built, is_direct
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Imports inside functions keep start-up short: only callers that send tables need pyarrow.
+
 
 class Client:
     """A client of the server at `url`. Use it as a context manager, or call `close`; threads can share it.

@@ -24,6 +24,8 @@ from tidemill.formats.kernels import Kernel
 from tidemill.model.deltas import Op
 from tidemill.model.errors import ConfigError
 
+# Imports inside functions keep start-up short: reading a few vectors needs no Numba.
+
 Floats = NDArray[np.float64]
 Item = TypeVar("Item", bound=np.generic)
 

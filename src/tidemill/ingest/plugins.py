@@ -8,6 +8,8 @@ from typing import Final
 from tidemill import eventtime
 from tidemill.config import Plugins, Project, load_project
 
+# Imports inside functions keep start-up short: only a project with triggers of its own needs them.
+
 _TIME_TYPES: Final = eventtime.Registered()
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tidemill.storage.tables.snapshot import Snapshot
     from tidemill.storage.tables.table import Table
 
+# Imports inside functions keep start-up short: opening a project needs neither Spark nor Delta.
+
 MOST_SOURCES: Final = 100_000  # slices whose source is remembered
 
 Progress = Callable[[str, str, float], None]  # stream, step, share done

@@ -13,8 +13,9 @@ from tidemill.ingest import arguments
 from tidemill.model.errors import InputError
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align
-from tidemill.outputs.index.indexer import Indexed
+from tidemill.outputs.index.indexer import Indexed, touches, wanted_parts
 from tidemill.outputs.rollups.output import RolledUp
+from tidemill.outputs.rollups.planning import horizons_of
 from tidemill.pipeline.rounds import tick_stream
 from tidemill.storage import layout
 from tidemill.storage.locks import exclusive
@@ -96,8 +97,6 @@ class Rebuilder:
 
     def _tiles(self, stream: str, span: Interval) -> tuple[dict[str, int], int]:
         """By level how many can be made again, and how many 5s tiles are sealed."""
-        from tidemill.outputs.rollups.planning import horizons_of
-
         self._check_metrics(stream)
         workers, whole = self._workers, LEVELS[1].tile  # 5s tiles are made again by the minute
         reach = Interval(align(span.start, whole), -(-span.end // whole) * whole)
@@ -112,8 +111,6 @@ class Rebuilder:
         return {level: count for level, count in found.items() if count}, len(base) - len(open_)
 
     def _parts(self, stream: str, span: Interval) -> int:
-        from tidemill.outputs.index.indexer import touches, wanted_parts
-
         self._check_indexed(stream)
         workers, raw = self._workers, self._workers.warehouse.existing("raw", stream)
         parts = raw.snapshot().parts if raw is not None else []

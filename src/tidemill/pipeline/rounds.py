@@ -29,6 +29,9 @@ from tidemill.outputs.rollups.output import RolledUp
 from tidemill.outputs.vectors.chainer import ChainRound
 from tidemill.outputs.windows.output import Results
 from tidemill.pipeline.reports import StreamTick, TickReport
+from tidemill.raw.accept.catch_up import catch_up, merge_runs
+from tidemill.raw.replay import finish_replays
+from tidemill.raw.retry import try_again
 from tidemill.storage import layout
 from tidemill.storage.state.faults import (
     RAW,
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
     from tidemill.raw.accept.batch import Batch
     from tidemill.raw.compaction.packer import Packed, PackLook
     from tidemill.raw.retract import RetractionPlan
+
+# Imports inside functions keep start-up short: reading the state loads neither Arrow nor Delta.
 
 log = logging.getLogger(__name__)
 
@@ -329,22 +334,16 @@ class _Accepted:
 
 
 def _catch_up_raw(workers: Workers, stream: str) -> None:
-    from tidemill.raw.accept.catch_up import catch_up
-
     catch_up(workers.acceptor(stream))
 
 
 def _accept(workers: Workers, stream: Stream, now: int) -> _Accepted:
-    from tidemill.raw.replay import finish_replays
-
     finish_replays(workers.root, stream, workers.state, now)
     return _Accepted(workers.acceptor(stream.name).accept(now))
 
 
 def _finish_batch(workers: Workers, stream: str, now: int) -> int:
     """Empty staging, and merge runs of ids unless slices that were sent back still wait; how many went."""
-    from tidemill.raw.accept.catch_up import merge_runs
-
     acceptor = workers.acceptor(stream)
     acceptor.finish()
     if is_deciding_again(workers.state, stream):
@@ -404,8 +403,6 @@ def _both(first: Indexed | None, then: Indexed | None) -> Indexed | None:
 def _has_raw_work(workers: Workers, stream: Stream, now: int) -> bool:
     """Whether there is something to accept, or a process that died left something behind; answered without
     opening a table that nobody wrote to. Failed slices that are due are sent to the gate first."""
-    from tidemill.raw.retry import try_again
-
     name = stream.name
     try_again(workers.warehouse, stream, now)
     if workers.state.pending(name, 1):

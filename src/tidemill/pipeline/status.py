@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidemill.model.slices import SliceStatus
+from tidemill.outputs.index.table import index_path
 from tidemill.pipeline.reports import StreamStatus
 from tidemill.query.service import arrivals
 from tidemill.raw.standins import is_settled
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from tidemill.pipeline.workers import Workers
     from tidemill.raw.quarantine import Place
     from tidemill.storage.tables.snapshot import Part
+
+# Imports inside functions keep start-up short: reading the state loads neither Arrow nor Delta.
 
 
 FAILED_LOOKED_AT: Final = 1000
@@ -110,7 +113,6 @@ def _index_counts(workers: Workers, stream: str, raw: Sequence[Part]) -> tuple[i
     paths = workers.project.stream(stream).indexed
     if not paths:
         return None, 0
-    from tidemill.outputs.index.table import index_path
 
     found = workers.warehouse.snapshot("index", stream)
     in_index = found.by_name if found is not None else {}

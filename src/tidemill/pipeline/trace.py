@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tidemill.pipeline.workers import Workers
     from tidemill.raw.arrivals import Arrival, Searched
 
+# Imports inside functions keep start-up short: reading the state loads neither Arrow nor Delta.
+
 CURRENT: Final = "current"
 STALE: Final = "stale"
 NOT_BUILT: Final = "not_built"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.raw.watermark import watermark_of
 from tidemill.storage.state.faults import FaultMemory
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from tidemill.raw.accept.batch import Acceptor
     from tidemill.raw.compaction.packer import Packer
     from tidemill.raw.tail import Feed
+
+# Imports inside functions keep start-up short: reading the state loads neither Arrow nor Delta.
 
 
 class Workers:
@@ -181,7 +184,6 @@ class Workers:
     @cached_property
     def vector_reader(self) -> VectorReader:
         """Answers about vectors: what they are, and the chains they are made of."""
-        from tidemill.ingest.retractions import is_deciding_again
         from tidemill.outputs.vectors.reading import VectorReader
 
         return VectorReader(

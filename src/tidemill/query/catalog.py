@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tidemill.outputs.index.attributes import Attributes
     from tidemill.query.tenants import Tenants
 
+# Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
+
 
 @dataclass(frozen=True, slots=True)
 class MetricFacts:

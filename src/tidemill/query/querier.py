@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tidemill.config import Stream
 
+# Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
+
 NO_ARRIVALS: Final = Arrivals()
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tidemill.query.kept_columns import KeptColumns
     from tidemill.storage.tables.snapshot import Part, Range, Snapshot
 
+# Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
+
 _COLUMNS: Final = ("tenant", "event_time", "event_id", "slice", "line", "payload")
 _TRIES: Final = 5  # trails are merged while somebody looks: then those that stand now are read
 _NEVER: Final = RawRows(None)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tidemill.query.source import Source
     from tidemill.storage.tables.snapshot import Snapshot
 
+# Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
+
 log = logging.getLogger(__name__)
 
 Asked = str | Mapping[str, object]  # a text, or a JSON document (also as text)

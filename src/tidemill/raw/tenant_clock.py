@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tidemill.storage.tables.snapshot import Snapshot
 
+# Imports inside functions keep start-up short: only a query of one tenant reads parts.
+
 _TENANT: Final = "tenant"
 _COLUMNS: Final = [_TENANT, "slice", "event_time", "arrival"]
 PARTS: Final = 4096  # times tenants that are remembered

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tidemill.model.gateway import Submission
     from tidemill.server.service import Service
 
+# Imports inside functions keep start-up short: only a large request needs what reads events.
+
 COMPONENT: Final = "requests"  # of the memory
 LONGEST: Final = 10  # times the pause between two pieces that is allowed: for all of a body
 SCANNED: Final = 256 * 1024  # bytes that a compiled pass goes over at once, in the event loop

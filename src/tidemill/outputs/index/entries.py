@@ -21,6 +21,8 @@ from tidemill.formats.arrow import one
 from tidemill.outputs.index.table import BOOLEAN, NUMBER, STRING
 from tidemill.storage.tables.parts import open_part, part_errors
 
+# Imports inside functions keep start-up short: a search reads the index without Numba.
+
 Edge = bytes | float
 
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tidemill.formats.arrays import Bytes, Ints, Mask
 from tidemill.formats.digits import parts_of
 
+# Imports inside functions keep start-up short: a search reads the index without Numba.
+
 Doubles = NDArray[np.float64]
 Key = tuple[float, str | None]
 """The nearest double, and the exact number as `digits e exponent` unless the double stands for it."""

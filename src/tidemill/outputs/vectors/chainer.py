@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tidemill.storage.tables.snapshot import Snapshot
     from tidemill.storage.tables.table import Table
 
+# Imports inside functions keep start-up short: a vector is read without what builds chains.
+
 
 log = logging.getLogger(__name__)
 

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, unscaled
 
+# Imports inside functions keep start-up short: results are read without Numba.
+
 _TABLE: Final = 1 << 22  # a table of all possible codes is cheaper than hashing up to here
 _CODES_PER_ROW: Final = 4  # to count so many is cheaper than to compare rows
 _BUT_SIGN: Final = np.int64(2**63 - 1)

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 from tidemill.storage import layout
 
+# Imports inside functions keep start-up short: a mill that reads no table loads no Arrow.
+
 
 @dataclass(slots=True)
 class _Kept:
-    """One table, and who looks at it now."""
+    """One table, and the lock of the thread that refreshes it."""
 
     guard: threading.Lock = field(default_factory=threading.Lock)
     table: Table | None = None
@@ -42,10 +44,7 @@ class TableReaders:
     def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
         """The newest version; None before anybody wrote to it. DamageError when it is older than one that was
         committed."""
-        from tidemill.storage.tables.table import (
-            Table,  # loads Arrow: a mill that reads no table starts without it
-            expect_version,
-        )
+        from tidemill.storage.tables.table import Table, expect_version
 
         committed = self._committed(stream).get(kind, 0)  # before the table, which only goes ahead
         root = layout.table(self._warehouse, kind, stream)
