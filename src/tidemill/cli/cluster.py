@@ -11,6 +11,8 @@ from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 
+# Imports inside functions keep start-up short: a command loads only what it runs.
+
 
 @command(
     "bundle",

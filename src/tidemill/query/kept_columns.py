@@ -15,6 +15,8 @@ from tidemill.storage.tables.checksums import check_part
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
+
 BUDGET: Final = 192 << 20  # bytes
 _FEW: Final = 128  # texts that a byte can tell apart
 Columns = dict[str, "pa.Array | None"]  # by name; None: the part has no such column

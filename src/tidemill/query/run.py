@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
+# Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
+
 MAX_FILLED: Final = 1_000_000  # rows that filling gaps may make
 MAX_LISTS: Final = 200_000  # rows of files whose bins are held at once
 THREADS: Final = 2
