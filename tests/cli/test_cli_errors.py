@@ -118,7 +118,6 @@ def test_an_interval_that_would_spin_is_refused(cli, project):
         (errors.MachineError("x"), "environment", 3),
         (errors.ConflictError("x"), "conflict", 4),
         (errors.BusyError("x"), "busy", 4),
-        (errors.VerifyError("x"), "verify", 1),
         (OSError(28, "No space left on device", "/w"), "storage", 3),
         (MemoryError(), "environment", 3),
         (ZeroDivisionError("x"), "internal", 70),

@@ -55,18 +55,13 @@ class ExpiryLog:
         yield from self._file.all(self._state.log_head(self._file.name))
 
     def record(self) -> None:
-        """The state takes the log as it is, for one that `recover` made anew."""
+        """Make the state take the log as it is, after `recover` made a new state."""
         with self._file.locked():
             self._file.record(self._state)
 
     def mend(self) -> bool:
-        """If the log is damaged, write it anew from the copy that the state has of it; whether it was.
-        DamageError when the state has no copy of all lines."""
-        with self._file.locked():
-            damaged = self._file.is_damaged(self._state)
-            if damaged and not self._file.restore(self._state):
-                raise self._file.damage("it is damaged, and the state has no copy of all its lines")
-        return damaged
+        """Rewrite the log if it is damaged, and return whether it was."""
+        return self._file.mend(self._state)
 
     def horizons(self, stream: str) -> Mapping[str, int]:
         """Per kind of thing the newest instant before which it was let go."""

@@ -194,6 +194,17 @@ class LineFile(Generic[Line]):
         self._put_back(b"".join(texts))
         return True
 
+    def mend(self, state: Logs) -> bool:
+        """If the log is damaged, rewrite it from the copy in the state; returns whether it was damaged.
+
+        Raises DamageError when the state does not have all lines.
+        """
+        with self.locked():
+            damaged = self.is_damaged(state)
+            if damaged and not self.restore(state):
+                raise self.damage("it is damaged, and the state has no copy of all its lines")
+        return damaged
+
     def is_damaged(self, state: Logs) -> bool:
         """Whether a line is missing or changed, of all that there are."""
         try:

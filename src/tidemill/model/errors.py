@@ -202,13 +202,6 @@ class RateLimitError(TidemillError):
         self.after = after
 
 
-class VerifyError(TidemillError):
-    """What is stored differs from what a recomputation gives."""
-
-    code = "verify"
-    exit_code = 1
-
-
 class DefectError(TidemillError):
     """Something that nobody but the authors can fix."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -208,6 +208,20 @@ def identifying_window(metadata: str | None) -> str | None:
     if not isinstance(window, dict) or window.get("identity") != BY_WINDOW:
         return None
     return str(window.get("id"))
+
+
+def row_groups(entries: Iterable[SliceEntry], most_rows: int) -> Iterator[list[SliceEntry]]:
+    """Yield the entries in order, in groups of at most `most_rows` accepted rows; a larger slice is alone."""
+    group: list[SliceEntry] = []
+    rows = 0
+    for entry in entries:
+        if group and rows + entry.counts.accepted > most_rows:
+            yield group
+            group, rows = [], 0
+        group.append(entry)
+        rows += entry.counts.accepted
+    if group:
+        yield group
 
 
 def set_hash(ids: Iterable[str]) -> str:

@@ -89,11 +89,6 @@ def read_arrow(path: Path | str) -> pa.Table:
     return table
 
 
-def read_checked(path: Path | str) -> memoryview:
-    """The content of a file that `write_checked` wrote."""
-    return memoryview(_content(Path(path)).buffer)
-
-
 def is_whole(path: Path) -> bool:
     """Whether the file is there and can be read; the answer for a file that is whole is kept."""
     try:

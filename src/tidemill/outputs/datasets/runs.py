@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.model.slices import Repeat, SliceEntry
+from tidemill.model.slices import Repeat, SliceEntry, row_groups
 from tidemill.model.time import Interval
 from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.snapshot import Range, Snapshot
@@ -41,7 +41,7 @@ def event_times(
     raw: Callable[[], Snapshot | None], entries: Sequence[SliceEntry]
 ) -> Iterator[tuple[SliceEntry, Ints]]:
     """The event times of the accepted rows that each slice holds, in order, for those that have any."""
-    for group in _groups(entries):
+    for group in row_groups(entries, _ROWS):
         snapshot = raw()
         if snapshot is None:
             return
@@ -50,19 +50,6 @@ def event_times(
             times = found.get(entry.id)
             if times is not None:
                 yield entry, times
-
-
-def _groups(entries: Sequence[SliceEntry]) -> Iterator[list[SliceEntry]]:
-    group: list[SliceEntry] = []
-    rows = 0
-    for entry in entries:
-        if group and rows + entry.counts.accepted > _ROWS:
-            yield group
-            group, rows = [], 0
-        group.append(entry)
-        rows += entry.counts.accepted
-    if group:
-        yield group
 
 
 def _read(snapshot: Snapshot, entries: Sequence[SliceEntry]) -> dict[str, Ints]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tidemill.eventtime.ordering import Watermark
 from tidemill.model.errors import BusyError
-from tidemill.model.slices import SliceEntry
+from tidemill.model.slices import SliceEntry, row_groups
 from tidemill.model.time import format_instant
 from tidemill.raw.tail.offsets import AcceptedOffsets, Feed, StreamWatermark
 from tidemill.raw.tail.rows import BY_ARRIVAL, BY_TIME, ON_TIME, ROWS, TailRows, TailScope, of_slices
@@ -165,7 +165,7 @@ class _ByArrival:
         self._raw.look()
         new = [entry for entry in found if entry.seq > self._seq and self._is_wanted(entry)]
         left = limit
-        for entries in _groups(new):
+        for entries in row_groups(new, SORTED_ROWS):
             for item in _cut(self._rows(entries, left), "seq", list(self._moves(entries))):
                 if isinstance(item, pa.RecordBatch) and left is not None:
                     left -= item.num_rows
@@ -192,19 +192,6 @@ class _ByArrival:
             if entry.watermark is not None and (self._at is None or entry.watermark > self._at):
                 self._at = entry.watermark
                 yield entry.seq - 1, entry.watermark
-
-
-def _groups(entries: Sequence[SliceEntry]) -> Iterator[list[SliceEntry]]:
-    group: list[SliceEntry] = []
-    rows = 0
-    for entry in entries:
-        if group and rows + entry.counts.accepted > SORTED_ROWS:
-            yield group
-            group, rows = [], 0
-        group.append(entry)
-        rows += entry.counts.accepted
-    if group:
-        yield group
 
 
 def _cut(batches: Iterable[pa.RecordBatch], key: str, cuts: Sequence[tuple[int, int]]) -> Iterator[Item]:
