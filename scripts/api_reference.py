@@ -21,7 +21,9 @@ from tidemill.ingest.landing import Landed, LandedMany
 from tidemill.model.completeness import Completeness
 from tidemill.model.slices import SliceEntry
 from tidemill.outputs.datasets.builder import BuildOutcome
+from tidemill.outputs.datasets.changes import RevisionChanges
 from tidemill.outputs.datasets.reader import RebuildStep, WindowReader, WindowStory, WindowView
+from tidemill.outputs.datasets.timeline import Timeline
 from tidemill.outputs.vectors.chainer import Chainer
 from tidemill.outputs.vectors.view import ChainView
 from tidemill.outputs.windows.refresh import WindowRefresh
@@ -59,8 +61,8 @@ PARTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
 # What methods return, other than Arrow tables and plain values.
 OF_A_MILL: Final[tuple[type, ...]] = (
     Landed, LandedMany, SliceEntry, TickReport, StreamStatus, WindowRefresh, WindowView, WindowStory,
-    RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer, Completeness, Explanation, SearchPage,
-    SearchPlan, StreamFacts, EventTrace, ChainView, Audit, Recovered,
+    Timeline, RevisionChanges, RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer, Completeness,
+    Explanation, SearchPage, SearchPlan, StreamFacts, EventTrace, ChainView, Audit, Recovered,
 )  # fmt: skip
 OF_A_CLIENT: Final = (client.Sent, client.Outcome, client.Ingestion, client.DatasetEvent)
 

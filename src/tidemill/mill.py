@@ -24,7 +24,7 @@ from tidemill.ingest.plugins import open_project
 from tidemill.ingest.warehouse import Progress, Warehouse
 from tidemill.model.clock import WatchedClock
 from tidemill.model.errors import BusyError, StorageError
-from tidemill.model.slices import Format, SliceEntry, SliceStatus
+from tidemill.model.slices import CountedAs, Format, Reject, SliceEntry, SliceStatus
 from tidemill.pipeline.pulse import Pulse
 from tidemill.pipeline.reports import StreamStatus, TickReport
 from tidemill.pipeline.scrub_progress import scrub_status
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from tidemill.eventtime import Watermark
     from tidemill.ingest.feeds import Sources
     from tidemill.outputs.datasets.builder import BuildOutcome
+    from tidemill.outputs.datasets.changes import RevisionChanges
     from tidemill.outputs.datasets.reader import RebuildStep, WindowReader
+    from tidemill.outputs.datasets.timeline import Timeline
     from tidemill.outputs.vectors.chainer import Chainer
     from tidemill.outputs.vectors.view import ChainView
     from tidemill.outputs.windows.refresh import WindowRefresh
@@ -301,6 +303,28 @@ class Mill:
         """Reads windows and their datasets: which there are, why one waits, what a rebuild would do."""
         return self.workers.windows
 
+    def timeline(
+        self, stream: str, *, start: str | int | None = None, end: str | int | None = None, limit: int = 2000
+    ) -> Timeline:
+        """The windows of a stream over time, one by one if there are at most `limit`, else how many of each
+        state lie in each stretch; the newest slices beside them, and what no slice covers."""
+        from tidemill.pipeline.status import timeline_of
+
+        span = None if start is None and end is None else arguments.span(start, end)
+        return timeline_of(self.workers, stream, span, limit)
+
+    def window_changes(
+        self, stream: str, window: str | int, *, old: int | None = None, new: int | None = None,
+        tenant: str | None = None, offset: int = 0, limit: int = 50,
+    ) -> RevisionChanges:  # fmt: skip
+        """What changed from one revision of the window that holds an instant to another, by default from the
+        last but one to the last: counts, and the changed rows after the first `offset`."""
+        from tidemill.outputs.datasets.changes import changes_between, chosen
+
+        story = self.windows.window(stream, arguments.instant(window))
+        first, last = chosen(story.revisions, old, new)
+        return changes_between(self.project.warehouse, first, last, tenant, offset, limit)
+
     def build(
         self,
         stop: threading.Event,
@@ -428,13 +452,20 @@ class Mill:
         return self.warehouse.snapshot(kind, stream)
 
     def ledger(
-        self, stream: str | None = None, status: str | SliceStatus | None = None, limit: int | None = None
-    ) -> list[SliceEntry]:
-        """The entries of the ledger, newest first, of one stream or status if named."""
+        self, stream: str | None = None, status: str | SliceStatus | None = None, limit: int | None = None,
+        *, outcome: str | CountedAs | None = None, reason: str | Reject | None = None,
+    ) -> list[SliceEntry]:  # fmt: skip
+        """The entries of the ledger, newest first, of one stream or status if named; with `outcome` or
+        `reason`, those with records of that outcome, or rejected by that reason."""
         if stream is not None:
             self.project.stream(stream)
         return self.state.slices(
-            stream, SliceStatus(status) if status is not None else None, newest=True, limit=limit
+            stream,
+            SliceStatus(status) if status is not None else None,
+            newest=True,
+            limit=limit,
+            outcome=CountedAs(outcome) if outcome is not None else None,
+            reason=Reject(reason) if reason is not None else None,
         )
 
     def slice(self, id_or_prefix: str) -> SliceEntry:
@@ -466,21 +497,22 @@ class Mill:
 
     def quarantine(
         self, stream: str, *, reason: str | None = None, slice: str | None = None, limit: int | None = None,
-        after: Place | None = None, tenant: str | None = None,
+        after: Place | None = None, tenant: str | None = None, outcome: str | None = None,
     ) -> pa.Table:  # fmt: skip
-        """Records that were not accepted, verbatim, each with the reason, as an Arrow table. `after` is the
-        last row of the page before."""
+        """Records that were not accepted, verbatim, each with the reason, as an Arrow table; of one reason or
+        one outcome (`conflict`, `rejected`). `after` is the last row of the page before."""
         from tidemill.pipeline.status import quarantined
 
-        return quarantined(self.workers, stream, reason, slice, limit, after, tenant)
+        return quarantined(self.workers, stream, reason, slice, limit, after, tenant, outcome)
 
-    def replay(self, stream: str, *, reason: str | None = None) -> list[Landed]:
+    def replay(self, stream: str, *, reason: str | None = None, patience: float = 0.0) -> list[Landed]:
         """Land the records in quarantine again, to be decided again, and return the slices: one, or for a
-        stream with datasets one for each slice that the records came from; none if quarantine is empty."""
+        stream with datasets one for each slice that the records came from; none if quarantine is empty. A
+        round that runs is waited for, so many seconds (`patience`) at most."""
         from tidemill.raw.replay import replay
 
         declared = self.project.stream(stream)
-        with self._working():
+        with self._working("replay", patience):
             landing, root = self.warehouse.landing, self.project.warehouse
             return replay(root, declared, self.state, landing, self.warehouse.arrival(), reason)
 

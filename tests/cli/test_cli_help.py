@@ -23,7 +23,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "status", "ledger", "slice", "quarantine", "metrics", "manifest",
         "query", "search", "catalog", "trace",
         "tail", "late", "explain", "results", "flush",
-        "windows", "window", "rebuild", "retry", "build",
+        "windows", "timeline", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",
         "vector", "chain", "deltas", "compact",
         "verify", "repair", "recover", "bench",

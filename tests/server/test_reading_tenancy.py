@@ -190,6 +190,14 @@ def _ways(operation: str, url: str) -> Iterator[tuple[dict[str, object], dict[st
         case "get_windows":
             yield from (({"state": state}, None) for state in ("built", "final", "waiting"))
             yield {}, None
+        case "get_timeline":
+            yield {}, None
+            yield {"limit": 1}, None
+        case "get_window_changes":
+            yield {"from": 0}, None
+            yield {"from": 0, "limit": 1}, None
+        case "post_rebuild" | "post_retry" | "post_replay":
+            yield {}, {"explain": True} if operation == "post_rebuild" else {}
         case "get_quarantine":
             yield {"reason": "malformed"}, None
             yield {"limit": 1}, None
@@ -293,8 +301,11 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     assert told("get_chain", '"v-ours"')
     assert told("get_deltas", '"deltas":2', '"vectors":2')
     assert told("get_results", "/ours", f'"n":{MINE}')
+    assert told("get_timeline", '"stream":"shared"', '"slices":null')
+    assert told("get_window", '"stream":"shared"', '"revisions":[{"revision":1}]')
+    assert told("get_window_changes", '"added":11', "a-0")
     assert told("get_trace", '"event_id":"a-0"', '"outcome":"accepted"', '"includes":true')
-    for operation in ("get_status", "get_metrics"):
+    for operation in ("get_status", "get_metrics", "post_rebuild", "post_retry", "post_replay"):
         assert {status for _, status, _ in found[operation]} == {403}
     for operation in ("get_ledger", "get_manifest", "get_slice"):
         shared = {status for asked, status, _ in found[operation] if "shared" in asked.url}
@@ -317,7 +328,7 @@ def test_an_operator_is_told_of_all(two, monkeypatch):
         "get_streams", "get_stream", "get_ledger", "get_slice", "get_status", "get_metrics", "get_windows",
         "get_datasets", "get_dataset", "get_query", "post_query", "get_search", "post_search",
         "get_quarantine", "get_late", "get_events", "get_ingestion", "get_vector", "get_chain", "get_results",
-        "get_trace",
+        "get_trace", "get_timeline", "get_window", "get_window_changes",
     }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "trace": ("trace",),
     "event_time": ("tail", "late", "explain"),
     "results": ("results", "flush"),
-    "windows": ("windows", "window", "rebuild", "retry", "build"),
+    "windows": ("windows", "timeline", "window", "rebuild", "retry", "build"),
     "datasets": ("datasets", "export", "events"),
     "vectors": ("vector", "chain", "deltas", "compact"),
     "maintenance": ("verify", "repair", "recover", "expire", "pack", "manifest", "bench"),

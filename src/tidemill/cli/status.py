@@ -11,7 +11,7 @@ from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
 from tidemill.cli.settings import Limit
 from tidemill.model.errors import InputError
-from tidemill.model.slices import SliceStatus
+from tidemill.model.slices import CountedAs, Reject, SliceStatus
 from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
@@ -44,11 +44,14 @@ def ledger(
     session: Session,
     stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
     status: Annotated[SliceStatus | None, typer.Option(help="Only those.")] = None,
+    outcome: Annotated[CountedAs | None, typer.Option(help="Only those that have such records.")] = None,
+    reason: Annotated[Reject | None, typer.Option(help="Only those with records rejected so.")] = None,
     limit: Limit = 50,
 ) -> int:
     """List slices, the newest first, with the outcomes of their records."""
     with session.mill() as mill:
-        found = mill.ledger(stream, status, limit + 1 if limit else None)
+        most = limit + 1 if limit else None
+        found = mill.ledger(stream, status, most, outcome=outcome, reason=reason)
     shown = found[:limit] if limit else found
     more = len(found) > len(shown)
     session.emit(

@@ -62,17 +62,72 @@ def windows(
     return OK
 
 
-@command("window", Panel.WINDOWS, "tidemill window weather 2024-01-15T13:00:00Z")
+@command(
+    "timeline",
+    Panel.WINDOWS,
+    "tidemill timeline weather",
+    "tidemill timeline weather --from 2024-01-15T00:00:00Z --to 2024-02-01T00:00:00Z --output json",
+)
+def timeline(
+    session: Session,
+    stream: StreamName,
+    start: From = None,
+    end: To = None,
+    limit: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Windows and slices that are listed one by one.")
+    ] = 2000,
+) -> int:
+    """Show windows over time: each with its state or, if there are more than --limit, how many of each state;
+    the slices beside them, and what no slice covers."""
+    with session.mill() as mill:
+        span = span_of(start, end)
+        bounds = (None, None) if span is None else (span.start, span.end)
+        found = mill.timeline(stream, start=bounds[0], end=bounds[1], limit=limit)
+        now, watermark = mill.clock(), mill.watermark(stream)
+        cutoff = now - mill.project.stream(stream).subject_to_change_window
+    session.emit(
+        lambda: documents.windows.timeline(found, stream, now, cutoff, watermark),
+        lambda: views.windows.timeline(found),
+    )
+    return OK
+
+
+@command(
+    "window",
+    Panel.WINDOWS,
+    "tidemill window weather 2024-01-15T13:00:00Z",
+    "tidemill window weather 2024-01-15T13:00:00Z --changes --old 1 --new 3",
+)
 def window(
     session: Session,
     stream: StreamName,
     at: Annotated[
         str, typer.Argument(metavar="START", help="Its start, or any instant in it: 2024-01-15T13:00:00Z.")
     ],
+    changes: Annotated[
+        bool, typer.Option("--changes", metavar="", help="Show what changed from one revision to another.")
+    ] = False,
+    old: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="From this revision; 0 is the empty dataset.")
+    ] = None,
+    new: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="To this one; by default the newest.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, metavar="N", help="Changed rows that are shown.")] = 50,
 ) -> int:
     """Explain one window: its state and cutoff, each slice that touches it with its arrival and whether it
-    counts, and every revision on disk with its hash."""
+    counts, and every revision on disk with its hash. With --changes: the rows that came and went between two
+    revisions."""
+    if not changes and (old is not None or new is not None):
+        raise InputError("--old and --new are for --changes", hint="add --changes")
     with session.mill() as mill:
+        if changes:
+            changed = mill.window_changes(stream, parse_instant(at), old=old, new=new, limit=limit)
+            session.emit(
+                lambda: {**documents.windows.changes(changed), "more": changed.more},
+                lambda: views.windows.changes(changed),
+            )
+            return OK
         found = mill.windows.window(stream, parse_instant(at))
     session.emit(lambda: documents.windows.story(found), lambda: views.windows.story(found))
     return OK

@@ -156,6 +156,34 @@ def trace(event_id: str, stream: str | None, tenant: str | None) -> Request:
     return Request("GET", "/v1/trace", {name: value for name, value in given.items() if value is not None})
 
 
+def timeline(stream: str, start: str | None, end: str | None, limit: int | None) -> Request:
+    return _of(stream, "timeline", **{"from": start, "to": end}, limit=_text(limit))
+
+
+def window(stream: str, start: str) -> Request:
+    return _of(stream, f"windows/{quote(start, safe='')}")
+
+
+def window_changes(
+    stream: str, start: str, old: int | None, new: int | None, limit: int | None, cursor: str | None
+) -> Request:
+    path = f"windows/{quote(start, safe='')}/revisions"
+    return _of(stream, path, **{"from": _text(old), "to": _text(new)}, limit=_text(limit), cursor=cursor)
+
+
+def rebuild(stream: str, start: str | None, end: str | None, *, include_late: bool, explain: bool) -> Request:
+    said = {"from": start, "to": end, "include_late": include_late or None, "explain": explain or None}
+    return _do(stream, "rebuild", **said)
+
+
+def retry(stream: str, at: str | None) -> Request:
+    return _do(stream, "retry", at=at)
+
+
+def replay(stream: str, reason: str | None) -> Request:
+    return _do(stream, "replay", reason=reason)
+
+
 def vector(stream: str, vector_id: str | int, at: str | None, tenant: str | None) -> Request:
     return _of(stream, f"vectors/{quote(str(vector_id), safe='')}", at=at, tenant=tenant)
 
@@ -201,6 +229,15 @@ def flush(stream: str | None) -> Request:
 def _of(stream: str, path: str, **params: str | None) -> Request:
     given = {name: value for name, value in params.items() if value is not None}
     return Request("GET", f"/v1/streams/{quote(stream, safe='')}/{path}", given)
+
+
+def _do(stream: str, path: str, **said: object) -> Request:
+    path = f"/v1/streams/{quote(stream, safe='')}/{path}"
+    return Request("POST", path, headers=_JSON, content=_json(**said), waits=WAITS)
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
 
 
 def sender(token: str | None) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemill.model.time import Interval
 
@@ -171,6 +171,20 @@ class SliceEntry:
     def bounds(self) -> Interval | None:
         """What it covers: as declared by its source, else first to last accepted event time."""
         return self.slice.declared if self.slice.declared is not None else self.observed
+
+
+class SliceGlance(NamedTuple):
+    """What a list of very many slices needs of each that has bounds."""
+
+    id: str
+    name: str
+    start: int  # what it covers: as declared by its source, else first to last accepted event time
+    end: int
+    arrival: int
+    late: int
+    is_declared: bool
+    accepted: int
+    status: SliceStatus
 
 
 def contribution_name(slice_id: str, decision: int) -> str:

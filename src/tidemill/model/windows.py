@@ -155,6 +155,26 @@ class Window:
     checksum: str | None = None  # of the bytes of the newest dataset; None: nobody knows
 
 
+class WindowGlance(NamedTuple):
+    """What a list of very many windows needs of each."""
+
+    start: int
+    version: int
+    phase: Phase
+    reason: str | None
+    check_at: int | None
+    sealed: int | None
+    revision: int
+    rows: int | None
+
+    @classmethod
+    def of(cls, window: Window) -> WindowGlance:
+        return cls(
+            window.key.start, window.version, window.phase, window.reason, window.check_at, window.sealed,
+            window.revision, window.rows,
+        )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What the coordinator decided about a window, on the version of it that it read."""

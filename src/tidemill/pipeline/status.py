@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
 from tidemill.outputs.index.table import index_path
 from tidemill.pipeline.reports import StreamStatus
@@ -17,6 +18,8 @@ from tidemill.storage.state.faults import Fault, fault_by, faults_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidemill.model.time import Interval
+    from tidemill.outputs.datasets.timeline import Timeline
     from tidemill.pipeline.workers import Workers
     from tidemill.raw.quarantine import Place
     from tidemill.storage.tables.snapshot import Part
@@ -125,6 +128,18 @@ def _window_counts(workers: Workers, stream: str) -> dict[str, int]:
     return {phase.value: count for phase, count in workers.state.window_counts(stream).items()}
 
 
+def timeline_of(workers: Workers, stream: str, span: Interval | None, limit: int) -> Timeline:
+    """Windows over time; InputError for a stream that has none."""
+    from tidemill.outputs.datasets.timeline import MOST_LISTED, timeline
+
+    declared = workers.project.stream(stream)
+    if declared.aggregation_span is None:
+        raise InputError(f"stream {stream} declares no windows", hint="give it an aggregation_span")
+    if not 1 <= limit <= MOST_LISTED:
+        raise InputError(f"a limit of {limit} is not possible", hint=f"limit is 1 to {MOST_LISTED:,}")
+    return timeline(workers.windows, workers.state, stream, declared.aggregation_span, span, limit)
+
+
 def quarantined(
     workers: Workers,
     stream: str,
@@ -133,6 +148,7 @@ def quarantined(
     limit: int | None,
     after: Place | None,
     tenant: str | None,
+    outcome: str | None = None,
 ) -> pa.Table:
     """What was not accepted. Where all of a stream is one tenant's, so is what says nothing of it."""
     from tidemill.raw.quarantine import read_quarantine
@@ -146,7 +162,9 @@ def quarantined(
     of = theirs(tenant, metadata) if tenant is not None and declared.value != tenant else None
     found = workers.warehouse.slice(slice).id if slice is not None else None
     held = workers.warehouse.snapshot("quarantine", stream)
-    return read_quarantine(held, reason=reason, slice_id=found, limit=limit, after=after, of=of)
+    return read_quarantine(
+        held, reason=reason, slice_id=found, limit=limit, after=after, of=of, outcome=outcome
+    )
 
 
 def published_events(

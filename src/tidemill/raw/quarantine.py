@@ -32,6 +32,7 @@ def read_quarantine(
     limit: int | None = None,
     after: Place | None = None,
     of: Theirs | None = None,
+    outcome: str | None = None,
 ) -> pa.Table:
     """Rows in the order of (arrival, slice, line), newest arrival first; those behind the row `after`, and
     those that `of` leaves. With a limit, no more than that and one part are in memory."""
@@ -49,6 +50,8 @@ def read_quarantine(
         rows = read_part(path)
         if reason is not None:
             rows = rows.filter(pc.equal(rows.column("reason"), reason))
+        if outcome is not None:
+            rows = rows.filter(pc.equal(rows.column("outcome"), outcome))
         if slice_id is not None:
             rows = rows.filter(pc.equal(rows.column("slice"), slice_id))
         if after is not None:

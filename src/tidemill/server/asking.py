@@ -5,17 +5,15 @@ What comes from outside stays a value: it is parsed by `language`, and never bec
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemill.model.errors import InputError, MediaTypeError, QueryError
+from tidemill.model.errors import QueryError
 from tidemill.pipeline.documents import search as plain
 from tidemill.pipeline.documents import shapes
 from tidemill.query import Explanation
@@ -26,16 +24,14 @@ from tidemill.server import tenancy
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown, taken
-from tidemill.server.receiving import HeldMemory, body
+from tidemill.server.said import asked_in, said_in, switch, text, wrong
 
 if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access.grants import Principal
 
-MOST_BYTES: Final = 1 << 20  # of a question
 MOST_ROWS: Final = 100_000  # of an answer: it is made in memory
 MOST_FOUND: Final = 10_000  # events of a page
-_DIGITS: Final = 400  # of a number in one; what is longer no field can hold
 
 Text = Annotated[str, Query(max_length=100_000, description="the text, or a JSON document")]
 Tenant = Annotated[
@@ -185,9 +181,9 @@ class _QueryRoutes:
         return await self._readers.answer(lambda: self._answer(who, q, whose, strict=strict))
 
     async def post_query(self, request: Request, who: Reader) -> Response:
-        said = await self._said(request, "query", "tenant", "all_tenants", "strict")
-        asked, strict = _asked(said, "query"), _switch(said, "strict")
-        whose = tenancy.whose(who, _text(said, "tenant"), all_tenants=_switch(said, "all_tenants"))
+        said = await said_in(request, self._readers, "query", "tenant", "all_tenants", "strict")
+        asked, strict = asked_in(said, "query"), switch(said, "strict")
+        whose = tenancy.whose(who, text(said, "tenant"), all_tenants=switch(said, "all_tenants"))
         return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict))
 
     def _answer(
@@ -226,15 +222,15 @@ class _QueryRoutes:
         return await self._search(who, stream, q, cursor, limit, whose, total=total, strict=strict)
 
     async def post_search(self, request: Request, who: Reader, stream: str) -> Response:
-        said = await self._said(
-            request, "search", "cursor", "limit", "total", "tenant", "all_tenants", "strict"
+        said = await said_in(
+            request, self._readers, "search", "cursor", "limit", "total", "tenant", "all_tenants", "strict"
         )
         limit = said.get("limit")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-            raise _wrong("limit", "a whole number")
-        asked = _asked(said, "search", default="")
-        cursor, total, strict = _text(said, "cursor"), _switch(said, "total"), _switch(said, "strict")
-        whose = tenancy.whose(who, _text(said, "tenant"), all_tenants=_switch(said, "all_tenants"))
+            raise wrong("limit", "a whole number")
+        asked = asked_in(said, "search", default="")
+        cursor, total, strict = text(said, "cursor"), switch(said, "total"), switch(said, "strict")
+        whose = tenancy.whose(who, text(said, "tenant"), all_tenants=switch(said, "all_tenants"))
         return await self._search(who, stream, asked, cursor, limit, whose, total=total, strict=strict)
 
     async def _search(
@@ -271,27 +267,6 @@ class _QueryRoutes:
 
         return await self._readers.answer(look)
 
-    # -- what is sent
-
-    async def _said(self, request: Request, *known: str) -> Document:
-        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
-            raise MediaTypeError(
-                f"a question of type {media[:60] or 'none'!r} is not read",
-                hint="send application/json, as it is: without Content-Encoding",
-            )
-        gateway = self._readers.service.gateway
-        requests = self._readers.service.project.gateway.requests
-        with HeldMemory(gateway.memory) as held:
-            content = await body(request, held, min(MOST_BYTES, requests.body), requests.timeout)
-        said = _loaded(content)
-        unknown = sorted(set(said) - set(known))
-        if unknown:
-            raise InputError(
-                f"there is no {unknown[0][:40]!r} here", where=unknown[0][:40], hint=f"use {', '.join(known)}"
-            )
-        return said
-
 
 def _check_page(asked: str | Document, limit: int | None) -> None:
     """A search that can be understood, and a page that fits in memory."""
@@ -307,56 +282,3 @@ def _stream_of(asked: str | Document) -> str:
     written = isinstance(asked, str) and not asked.lstrip().startswith("{")
     said = parse(asked) if written and isinstance(asked, str) else query_from(asked)
     return said.source.text.partition(".")[0]
-
-
-def _asked(said: Document, name: str, default: str | None = None) -> str | Document:
-    found = said.get(name, default)
-    if isinstance(found, str | Mapping):
-        return found
-    raise _wrong(name, "a text or a JSON object")
-
-
-def _text(said: Document, name: str) -> str | None:
-    found = said.get(name)
-    if found is None or isinstance(found, str):
-        return found
-    raise _wrong(name, "a text")
-
-
-def _switch(said: Document, name: str) -> bool:
-    found = said.get(name, False)
-    if isinstance(found, bool):
-        return found
-    raise _wrong(name, "true or false")
-
-
-def _wrong(name: str, what: str) -> InputError:
-    return InputError(f"{name} is not {what}", where=name, hint=f"give {what}, or leave it out")
-
-
-def _loaded(content: bytes) -> Document:
-    """One JSON object with exact numbers, each key once."""
-
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("a key is given twice in one object")
-        return found
-
-    def number(text: str) -> int | Decimal:
-        if len(text) > _DIGITS:
-            raise ValueError("a number is too long")
-        return int(text) if text.lstrip("-").isdigit() else Decimal(text)
-
-    def constant(word: str) -> object:
-        raise ValueError(f"{word} is not a JSON value")
-
-    try:
-        said = json.loads(
-            content, parse_float=number, parse_int=number, parse_constant=constant, object_pairs_hook=once
-        )
-    except (ValueError, ArithmeticError, RecursionError) as error:
-        raise InputError(f"the body is not JSON: {error}", hint="send one JSON object") from None
-    if not isinstance(said, dict):
-        raise InputError("the body is no JSON object", hint='send one such as {"query": "SELECT …"}')
-    return said

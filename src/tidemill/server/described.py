@@ -27,6 +27,7 @@ TAGS: Final = [
     {"name": "events", "description": "Events come in, and what became of them."},
     {"name": "otlp", "description": "OpenTelemetry logs and traces over HTTP."},
     {"name": "reading", "description": "Streams, slices, windows, datasets, answers."},
+    {"name": "operating", "description": "Windows built again, records decided again."},
     {"name": "health", "description": "For those who watch the server."},
 ]
 _METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "options"})

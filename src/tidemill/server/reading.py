@@ -1,4 +1,4 @@
-"""All that is read over HTTP, as one router.
+"""All that is read over HTTP, and what an operator has done, as one router.
 
 It decides nothing: each route is at home in a module of its own.
 """
@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from tidemill.server import (
     asking,
     measured,
+    operating,
     reading_quarantine,
     reading_streams,
     reading_vectors,
@@ -36,6 +37,7 @@ def router(service: Service) -> APIRouter:
         reading_quarantine,
         stream_events,
         tracing,
+        operating,
         measured,
     ):
         routes.include_router(room.router(readers))

@@ -1,12 +1,12 @@
 """What was not accepted, and what came late: row by row, a page at a time, each tenant its own.
 
-It only looks: to have records judged again is a matter of the command line.
+It only looks: `operating` has records decided again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import Response
@@ -116,6 +116,9 @@ class _QuarantineRoutes:
         who: Reader,
         stream: str,
         reason: Annotated[str | None, Query(max_length=40, description="malformed, skew …")] = None,
+        outcome: Annotated[
+            Literal["conflict", "rejected"] | None, Query(description="only those, whatever the reason")
+        ] = None,
         slice: Annotated[str | None, Query(max_length=64, description="only those of this slice")] = None,
         tenant: Tenant = None,
         limit: Limit = 50,
@@ -132,6 +135,7 @@ class _QuarantineRoutes:
             found = self._mill.quarantine(
                 declared.name,
                 reason=reason,
+                outcome=outcome,
                 slice=self._slice(slice, declared, who) if slice is not None else None,
                 limit=limit + 1,
                 after=(int(after[0]), str(after[1]), int(after[2])) if after is not None else None,

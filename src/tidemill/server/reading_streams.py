@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from tidemill.ingest.health import ingest_health
 from tidemill.model.errors import NotFoundError
-from tidemill.model.slices import SliceStatus
+from tidemill.model.slices import CountedAs, Reject, SliceStatus
 from tidemill.pipeline.documents import search as asked
 from tidemill.pipeline.documents import shapes
 from tidemill.pipeline.documents.gateway import health
@@ -163,6 +163,8 @@ class _StreamRoutes:
         who: Reader,
         stream: str,
         status: Annotated[SliceStatus | None, Query(description="only those")] = None,
+        outcome: Annotated[CountedAs | None, Query(description="only those that have such records")] = None,
+        reason: Annotated[Reject | None, Query(description="only those with records rejected so")] = None,
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
@@ -178,6 +180,8 @@ class _StreamRoutes:
                 newest=True,
                 limit=limit + 1,
                 before=before if isinstance(before, int) else None,
+                outcome=outcome,
+                reason=reason,
             )
             page = found[:limit]
             more = len(found) > limit

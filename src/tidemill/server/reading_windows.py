@@ -5,6 +5,7 @@ It only looks. Of what several tenants share, one of them is told when there is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
@@ -17,7 +18,9 @@ from tidemill.outputs.datasets.catalog import open_dataset
 from tidemill.outputs.datasets.damage import damage_of
 from tidemill.outputs.datasets.export import export_name
 from tidemill.outputs.datasets.pieces import pieces
+from tidemill.outputs.datasets.timeline import MOST_LISTED
 from tidemill.pipeline.documents import windows as plain
+from tidemill.pipeline.status import timeline_of
 from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
@@ -41,6 +44,38 @@ MEDIA: Final = {
 _WINDOWS: Final = "windows"
 _DATASETS: Final = "datasets"
 _WINDOW: Final = {"stream": "requests", "start": START, "end": END, "state": "built", "revision": 1}
+_CHANGES_OF: Final = "changes"
+_TIMELINE: Final = {
+    "stream": "requests",
+    "now": END,
+    "window": "1h",
+    "span": {"start": START, "end": END},
+    "extent": {"start": START, "end": END},
+    "watermark": END,
+    "cutoff": END,
+    "total": 1,
+    "states": ["waiting", "ready", "queued", "building", "built", "failed", "final"],
+    "reasons": [],
+    "windows": {"start": [1767607200000000], "end": [1767610800000000], "state": [4], "revision": [1]},
+    "buckets": None,
+    "slices": {"id": [SLICE], "start": [1767607200000000], "end": [1767610800000000]},
+    "slices_total": 1,
+    "gaps": [],
+}
+_CHANGES: Final = {
+    "stream": "requests",
+    "start": START,
+    "end": END,
+    "from": 1,
+    "to": 2,
+    "added": 1,
+    "removed": 0,
+    "unchanged": 1200,
+    "slices": {"added": [SLICE], "removed": []},
+    "columns": ["event_time", "tenant", "event_id"],
+    "rows": [{"change": "added", "row": {"event_time": START, "tenant": "acme", "event_id": "7f0c1a"}}],
+    "cursor": CURSOR,
+}
 _OF_VIEW: Final = {"rows": 1200, "bytes": 48_000, "current": True, "built_at": END}
 
 
@@ -55,6 +90,42 @@ def router(readers: Readers) -> APIRouter:
         response_class=Response,
         responses={
             200: shown("A page", {"windows": [{**_WINDOW, **_OF_VIEW}], "cursor": CURSOR}, maybe=("cursor",)),
+            **responses(404),
+        },
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/timeline",
+        window_reader.timeline,
+        summary="Windows over time, with slices and gaps, as lists; counted where they are many",
+        description="Instants in the lists are microseconds since the epoch.",
+        operation_id="get_timeline",
+        response_class=Response,
+        responses={
+            200: shown(
+                "The windows of the span",
+                _TIMELINE,
+                maybe=("extent", "watermark", "windows", "buckets", "slices", "slices_total"),
+            ),
+            **responses(404),
+        },
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/windows/{start}",
+        window_reader.window,
+        summary="One window: its state and why, its slices, its revisions",
+        description="`start` is that of the window, or any instant in it.",
+        operation_id="get_window",
+        response_class=Response,
+        responses={200: shown("The window", {**_WINDOW, "revisions": [{"revision": 1}]}), **responses(404)},
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/windows/{start}/revisions",
+        window_reader.changes,
+        summary="What changed from one revision of a window to another: rows added and removed",
+        operation_id="get_window_changes",
+        response_class=Response,
+        responses={
+            200: shown("A page of the changed rows", _CHANGES, maybe=("cursor", "slices")),
             **responses(404),
         },
     )
@@ -127,6 +198,78 @@ class _WindowRoutes:
 
         return await self._readers.answer(look)
 
+    async def timeline(
+        self,
+        who: Reader,
+        stream: str,
+        start: From = None,
+        end: To = None,
+        limit: Annotated[
+            int, Query(ge=1, le=MOST_LISTED, description="windows and slices that are listed one by one")
+        ] = 2000,
+    ) -> Response:
+        declared = self._declared(stream, who)
+        span = _span(_WINDOWS, start, end, None)
+
+        def look() -> Document:
+            mill = self._readers.mill
+            found = timeline_of(mill.workers, declared.name, span, limit)
+            now, whole = mill.clock(), not shares(declared, who)
+            cutoff = now - declared.subject_to_change_window
+            said = plain.timeline(
+                found, declared.name, now, cutoff, mill.watermark(declared.name) if whole else None
+            )
+            return said if whole else _for_tenant(said)
+
+        return await self._readers.answer(look)
+
+    async def window(self, who: Reader, stream: str, start: str) -> Response:
+        declared, at = self._declared(stream, who), parse_instant(start)
+
+        def look() -> Document:
+            said = plain.story(self._window_reader.window(declared.name, at))
+            if not shares(declared, who):
+                return said
+            listed = said["revisions"]
+            assert isinstance(listed, list)
+            numbers = [{"revision": one["revision"]} for one in listed]
+            return {**only(said, OF_WINDOW, declared, who), "revisions": numbers}
+
+        return await self._readers.answer(look)
+
+    async def changes(
+        self,
+        who: Reader,
+        stream: str,
+        start: str,
+        old: Annotated[
+            int | None,
+            Query(alias="from", ge=0, le=10**9, description="by default that before `to`; 0: none"),
+        ] = None,
+        new: Annotated[
+            int | None, Query(alias="to", ge=1, le=10**9, description="by default the newest")
+        ] = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Response:
+        declared, at = self._declared(stream, who), parse_instant(start)
+        whose = who.tenant if shares(declared, who) else None
+        offset = 0
+        if cursor is not None:
+            first, last, behind = position_of(_CHANGES_OF, self._readers.opened(cursor, who), int, int, int)
+            old, new, offset = int(first), int(last), int(behind)
+
+        def look() -> Document:
+            found = self._readers.mill.window_changes(
+                declared.name, at, old=old, new=new, tenant=whose, offset=offset, limit=limit
+            )
+            said = plain.changes(found)
+            next_page = cursor_of(_CHANGES_OF, found.old_revision, found.new.revision, offset + limit)
+            visible = said if whose is None else {k: v for k, v in said.items() if k != "slices"}
+            return {**visible, "cursor": self._readers.sealed(next_page, who) if found.more else None}
+
+        return await self._readers.answer(look)
+
     async def datasets(
         self,
         who: Reader,
@@ -181,6 +324,15 @@ class _WindowRoutes:
                 f"stream {declared.name} declares no windows", hint="give it an aggregation_span"
             )
         return declared
+
+
+def _for_tenant(said: Document) -> Document:
+    """The states of windows that several tenants share, and nothing of what the others have sent."""
+    windows = said["windows"]
+    left = {"reason", "rows"}
+    visible = {k: v for k, v in windows.items() if k not in left} if isinstance(windows, Mapping) else None
+    hidden: Document = {"windows": visible, "reasons": [], "slices": None, "slices_total": None, "gaps": []}
+    return {**said, **hidden}
 
 
 def _span(of: str, start: str | None, end: str | None, cursor: str | None) -> Interval | None:

@@ -6,7 +6,7 @@ Only `Text` goes into a cell, so that nothing from outside is read as markup.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
@@ -19,6 +19,7 @@ from tidemill.cli.views.layout import (
     Note,
     Piece,
     View,
+    cell,
     level_words,
     line,
     listing,
@@ -30,14 +31,16 @@ from tidemill.cli.views.layout import (
 )
 from tidemill.cli.views.status import slice_table
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_duration, format_instant
-from tidemill.model.windows import Dataset, Member, Window, WindowKey
+from tidemill.model.windows import Dataset, Member, Window, WindowKey, WindowStatus
 from tidemill.pipeline.documents import windows as documents
 from tidemill.pipeline.documents.shapes import took
 
 if TYPE_CHECKING:
     from tidemill.model.slices import SliceEntry
     from tidemill.outputs.datasets.builder import BuildOutcome
+    from tidemill.outputs.datasets.changes import RevisionChanges
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
+    from tidemill.outputs.datasets.timeline import Timeline
     from tidemill.pipeline.documents.ticks import Remaking
 
 STEPS_SHOWN: Final = 100  # of a plan, in a table
@@ -62,6 +65,47 @@ def story(of: WindowStory) -> View:
         yield _members(of)
     if of.revisions:
         yield _revisions(of.revisions, window)
+
+
+def timeline(of: Timeline) -> View:
+    if not of.total:
+        yield line("no windows")
+        return
+    if of.windows is not None:
+        yield _states((one.start, one.start + of.width, {status: 1}) for one, status in of.windows)
+    else:
+        pieces = of.stretches or ()
+        yield _states((one.start, one.start + of.stretch, one.counts) for one in pieces)
+    yield line(f"{many(of.total, 'window')}, {many(of.slices_total, 'slice')}, {many(len(of.gaps), 'gap')}")
+    for gap in of.gaps[:STEPS_SHOWN]:
+        yield line(("  gap ", "yellow"), str(gap))
+
+
+def _states(pieces: Iterable[tuple[int, int, Mapping[WindowStatus, int]]]) -> Table:
+    table = listing("start", "end", "windows")
+    for start, end, counts in pieces:
+        words = [
+            (f"{status.value}{f' {count:,}' if count > 1 else ''} ", PHASE_STYLES[status.value])
+            for status, count in counts.items()
+        ]
+        table.add_row(Text(format_instant(start)), Text(format_instant(end)), Text.assemble(*words))
+    return table
+
+
+def changes(of: RevisionChanges) -> View:
+    yield line(
+        (f"{of.key.stream} {of.key.interval}", "bold"),
+        f"  revision {of.old_revision} to {of.new.revision}: "
+        f"{of.added:,} rows added, {of.removed:,} removed, {of.unchanged:,} unchanged",
+    )
+    if of.rows:
+        table = listing("change", *of.columns)
+        for change, row in of.rows:
+            style = "green" if change == "added" else "red"
+            table.add_row(Text(change, style=style), *(Text(shown(cell(row[name]))) for name in of.columns))
+        yield table
+    if of.more:
+        yield Note(f"the first {len(of.rows)} changed rows; --limit shows more")
 
 
 def rebuild_plan(stream: str, steps: Sequence[RebuildStep]) -> View:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tidemill.config import Stream
@@ -20,6 +21,7 @@ from tidemill.model.windows import (
     MemberCounts,
     Phase,
     Window,
+    WindowGlance,
     WindowKey,
     WindowStatus,
 )
@@ -28,18 +30,15 @@ from tidemill.outputs.datasets.pending import PendingSlices
 from tidemill.outputs.datasets.remedies import remedy
 from tidemill.outputs.datasets.rules import (
     COLUMNS,
-    CUTOFF,
     RULES,
     WindowRules,
     evaluate,
     has_other_columns,
     has_other_rules,
-    is_final,
     last_arrival,
-    readiness,
     rules_of,
-    undecided_of,
 )
+from tidemill.outputs.datasets.statuses import StatusRule
 from tidemill.storage.state.protocol import State
 
 REBUILD = "rebuild"
@@ -212,44 +211,39 @@ class WindowReader:
         return replace(rules, watermark=self._watermark(stream)) if rules.by_watermark else rules
 
     def _standings(self, windows: Sequence[Window], now: int) -> dict[WindowKey, WindowStatus]:
-        rules = {name: self._rules(name) for name in {window.key.stream for window in windows}}
-        pending = {
-            name: PendingSlices(self._state.undecided(name), of_stream.future)
-            for name, of_stream in rules.items()
-        }
+        rule = {name: self._status_rule(name, now) for name in {window.key.stream for window in windows}}
         return {
-            window.key: self._status(window, rules[window.key.stream], pending[window.key.stream], now)
+            window.key: rule[window.key.stream].of(
+                WindowGlance.of(window), partial(self._state.window, window.key)
+            )
             for window in windows
         }
 
-    def _status(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> WindowStatus:
-        if window.phase is Phase.WAITING:
-            return WindowStatus.READY if self._is_ready(window, rules, pending, now) else WindowStatus.WAITING
-        last = last_arrival(window.key.interval, rules)
-        if window.phase is not Phase.BUILT:
-            return WindowStatus(window.phase.value)
-        if rules.is_sealed(window.key.interval):
-            return WindowStatus.FINAL
-        if now <= last:
-            return WindowStatus.BUILT
-        if rules.allow_incomplete and window.sealed is None:
-            found = self._state.window(window.key)
-            return (
-                WindowStatus.FINAL if found and is_final(*found, rules, now, pending) else WindowStatus.BUILT
-            )
-        # Complete when it was built, or it would not have been: only what has landed can still change it.
-        return WindowStatus.BUILT if pending.touching(window.key.interval, last) else WindowStatus.FINAL
+    def _status_rule(self, stream: str, now: int) -> StatusRule:
+        rules = self._rules(stream)
+        return StatusRule(rules, self._pending(stream, rules), now)
 
-    def _is_ready(self, window: Window, rules: WindowRules, pending: PendingSlices, now: int) -> bool:
-        """Whether the next tick would queue it: only time can have changed since it was judged."""
-        if window.reason != CUTOFF or window.check_at is None or window.check_at > now:
-            return False
-        found = self._state.window(window.key)
-        if found is None:
-            return False
-        used = [member for member in found[1] if member.desired]
-        undecided = undecided_of(window, found[1], rules, pending)
-        return readiness(window.key.interval, used, rules, now, undecided).ready
+    def _pending(self, stream: str, rules: WindowRules) -> PendingSlices:
+        return PendingSlices(self._state.undecided(stream), rules.future)
+
+    def statuses(self, stream: str, glances: Sequence[WindowGlance]) -> list[WindowStatus]:
+        """The state of each of very many windows of a stream, by start. Members are read for those alone
+        whose state they decide, all together."""
+        rule = self._status_rule(stream, self._clock())
+        needing = {one.start for one in glances if rule.needs_members(one)}
+        if not needing:
+            return [rule.of(one, lambda: None) for one in glances]
+        reach = Interval(min(needing), max(needing) + 1)
+        built = not self._rules(stream).by_watermark and {
+            one.start for one in glances if one.phase is Phase.BUILT
+        }
+        first_arrivals = self._state.first_arrivals(stream, reach) if built else None
+        whole = needing - built if built else needing
+        kept: dict[int, tuple[Window, Sequence[Member]]] = {}
+        if whole:
+            for window, members in self._state.each_window(stream, Interval(min(whole), max(whole) + 1)):
+                kept[window.key.start] = (window, members)
+        return [rule.of(one, partial(kept.get, one.start), first_arrivals) for one in glances]
 
     def _views(
         self, windows: Sequence[Window], standings: Mapping[WindowKey, WindowStatus], now: int
@@ -277,7 +271,7 @@ class WindowReader:
         """The steps of a rebuild of the windows that start in `span` (None: all), oldest first. Changes
         nothing."""
         rules = self._rules(stream)
-        now, pending = self._clock(), PendingSlices(self._state.undecided(stream), rules.future)
+        now, pending = self._clock(), self._pending(stream, rules)
         steps = [
             _step(window, evaluate(window, members, rules, now, pending), rules, include_late=include_late)
             for window, members in self._state.each_window(stream, span)

@@ -362,6 +362,19 @@ def is_final(
         return False
     if pending.touching(interval, last_arrival(interval, rules)):
         return False
+    return was_served(window, members, rules)
+
+
+def has_one_on_time(window: Interval, first_arrival: int | None, rules: WindowRules) -> bool:
+    """`was_served` of a window that may be incomplete, by the first arrival of its members alone."""
+    assert rules.allow_incomplete, rules
+    assert not rules.by_watermark, rules
+    return first_arrival is not None and first_arrival <= last_arrival(window, rules)
+
+
+def was_served(window: Window, members: Sequence[Member], rules: WindowRules) -> bool:
+    """Whether slices that arrived in time made it complete, so that later ones do not count."""
+    interval = window.key.interval
     on_time = [member for member in members if is_on_time(interval, member, rules)]
     return window.sealed is not None or serves(interval, on_time, rules)
 

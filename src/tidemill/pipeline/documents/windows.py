@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from tidemill.model.slices import SliceEntry
 from tidemill.model.time import format_duration, format_instant
-from tidemill.model.windows import Dataset, Member, Window, WindowKey
+from tidemill.model.windows import Dataset, Member, Window, WindowKey, WindowStatus
 from tidemill.outputs.datasets.damage import repair_command
 from tidemill.pipeline.documents.shapes import Document, entry, instant, interval, took
 
 if TYPE_CHECKING:
     from tidemill.outputs.datasets.builder import BuildOutcome
+    from tidemill.outputs.datasets.changes import RevisionChanges
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
+    from tidemill.outputs.datasets.timeline import Timeline
 
 
 def key(of: WindowKey) -> Document:
@@ -69,10 +71,31 @@ def story(of: WindowStory) -> Document:
         "attempts": window.attempts,
         "error": window.error,
         "lease": lease,
+        "next": _next(of),
         "file": window.file,
         "members": [member(one) for one in of.members],
         "revisions": [dataset(one, window) for one in of.revisions],
     }
+
+
+def _next(of: WindowStory) -> Document | None:
+    """What takes the window to its next state, and when that can be at the earliest; None: nothing does."""
+    window, status = of.view.window, of.view.status
+    match status:
+        case WindowStatus.WAITING | WindowStatus.FAILED:
+            return {"at": instant(window.check_at), "what": of.view.remedy}
+        case WindowStatus.READY:
+            return {"at": None, "what": "the next round queues it: `tidemill run`"}
+        case WindowStatus.QUEUED:
+            at = window.not_before or None
+            return {"at": instant(at), "what": "a builder takes it: `tidemill run` or `tidemill build`"}
+        case WindowStatus.BUILDING:
+            return {"at": instant(window.lease_until), "what": "its builder publishes it, or loses its lease"}
+        case WindowStatus.BUILT:
+            until = format_instant(of.cutoff)
+            return {"at": until, "what": f"slices that arrive by {until} make a new revision"}
+        case WindowStatus.FINAL:
+            return None
 
 
 def cutoff(of: WindowStory) -> int:
@@ -208,3 +231,81 @@ def touched(pairs: Sequence[tuple[Window, Member]]) -> list[Document]:
         }
         for window, one in pairs
     ]
+
+
+def timeline(of: Timeline, stream: str, now: int, cutoff: int, watermark: int | None) -> Document:
+    """Instants in the lists are microseconds since the epoch: there may be very many."""
+    reasons = sorted({one.reason for one, _ in of.windows or () if one.reason is not None})
+    return {
+        "stream": stream,
+        "now": format_instant(now),
+        "window": format_duration(of.width),
+        "span": interval(of.span),
+        "extent": interval(of.extent),
+        "watermark": instant(watermark),
+        "cutoff": format_instant(cutoff),
+        "total": of.total,
+        "states": [status.value for status in WindowStatus],
+        "reasons": reasons,
+        "windows": None if of.windows is None else _columns(of, reasons),
+        "buckets": None if of.stretches is None else _buckets(of),
+        "slices": _slices(of),
+        "slices_total": of.slices_total,
+        "gaps": [[gap.start, gap.end] for gap in of.gaps],
+    }
+
+
+def _columns(of: Timeline, reasons: Sequence[str]) -> Document:
+    states = {status: number for number, status in enumerate(WindowStatus)}
+    numbers = {reason: number for number, reason in enumerate(reasons)}
+    windows = of.windows or ()
+    waiting = (WindowStatus.WAITING, WindowStatus.FAILED)
+    return {
+        "start": [one.start for one, _ in windows],
+        "end": [one.start + of.width for one, _ in windows],
+        "state": [states[status] for _, status in windows],
+        "reason": [
+            numbers[one.reason] if one.reason is not None and status in waiting else -1
+            for one, status in windows
+        ],
+        "revision": [one.revision for one, _ in windows],
+        "rows": [one.rows for one, _ in windows],
+    }
+
+
+def _buckets(of: Timeline) -> Document:
+    stretches = of.stretches or ()
+    return {
+        "width": of.stretch,
+        "start": [one.start for one in stretches],
+        **{status.value: [one.counts.get(status, 0) for one in stretches] for status in WindowStatus},
+    }
+
+
+def _slices(of: Timeline) -> Document:
+    found = of.slices
+    return {
+        "id": [one.id for one in found],
+        "name": [one.name for one in found],
+        "start": [one.start for one in found],
+        "end": [one.end for one in found],
+        "arrival": [one.arrival for one in found],
+        "late": [one.late for one in found],
+        "declared": [one.is_declared for one in found],
+        "accepted": [one.accepted for one in found],
+        "status": [one.status.value for one in found],
+    }
+
+
+def changes(of: RevisionChanges) -> Document:
+    return {
+        **key(of.key),
+        "from": of.old_revision,
+        "to": of.new.revision,
+        "added": of.added,
+        "removed": of.removed,
+        "unchanged": of.unchanged,
+        "slices": {"added": of.slices_added, "removed": of.slices_removed},
+        "columns": list(of.columns),
+        "rows": [{"change": change, "row": row} for change, row in of.rows],
+    }

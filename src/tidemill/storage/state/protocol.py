@@ -15,7 +15,16 @@ from typing import Final, Protocol
 from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BaseTile, TileKey, TileState
-from tidemill.model.slices import CountedAs, Counts, NewSlice, Reject, Repeat, SliceEntry, SliceStatus
+from tidemill.model.slices import (
+    CountedAs,
+    Counts,
+    NewSlice,
+    Reject,
+    Repeat,
+    SliceEntry,
+    SliceGlance,
+    SliceStatus,
+)
 from tidemill.model.time import Interval
 from tidemill.model.windows import (
     Build,
@@ -27,6 +36,7 @@ from tidemill.model.windows import (
     Phase,
     Undecided,
     Window,
+    WindowGlance,
     WindowKey,
 )
 from tidemill.storage.log_chain import LogHead
@@ -173,6 +183,14 @@ class Ledger(Logs, Protocol):
     ) -> list[SliceEntry]:
         """Entries in ledger order (or newest first), of those at offsets below `before` and above `after`;
         with `outcome` or `reason`, those that have records of that outcome, or rejected by that reason."""
+        ...
+
+    def slice_glances(self, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
+        """The newest slices, at most `limit`, that cover some of `span`; retracted ones are left out."""
+        ...
+
+    def covered(self, stream: str, span: Interval) -> list[tuple[int, int]]:
+        """Start and end of what each slice covers of `span`, by start; retracted ones are left out."""
         ...
 
     def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:
@@ -447,6 +465,19 @@ class Windows(Protocol):
     def each_window(self, stream: str, span: Interval | None = None) -> Iterator[tuple[Window, list[Member]]]:
         """What `window` says of each that starts in the span (all, when None), by start, and read page by
         page: for those who look at all of them."""
+        ...
+
+    def window_glances(self, stream: str, width: int, within: Interval | None) -> list[WindowGlance]:
+        """Windows of this width that start in `within` (None: all), by start."""
+        ...
+
+    def first_arrivals(self, stream: str, within: Interval) -> Mapping[int, int]:
+        """By start of a window in `within`, the first arrival of its members; a replay counts as of the slice
+        whose records it holds."""
+        ...
+
+    def window_extent(self, stream: str, width: int) -> Interval | None:
+        """From the start of the first window of this width to the end of the last; None: there is none."""
         ...
 
     def window_counts(self, stream: str) -> Mapping[Phase, int]: ...

@@ -19,7 +19,7 @@ from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BASE, BaseTile, TileState
-from tidemill.model.slices import CountedAs, NewSlice, Reject, SliceEntry, SliceStatus
+from tidemill.model.slices import CountedAs, NewSlice, Reject, SliceEntry, SliceGlance, SliceStatus
 from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.model.windows import (
     Build,
@@ -31,6 +31,7 @@ from tidemill.model.windows import (
     Phase,
     Undecided,
     Window,
+    WindowGlance,
     WindowKey,
 )
 from tidemill.storage.layout import LANDINGS
@@ -38,6 +39,7 @@ from tidemill.storage.log_chain import LogHead
 from tidemill.storage.state import (
     acts,
     damage_acts,
+    glances,
     outbox_acts,
     progress_acts,
     queue_acts,
@@ -151,6 +153,14 @@ class SqliteState:
                 (*given.values(), -1 if limit is None else limit),
             ).fetchall()
         return [from_row(row) for row in rows]
+
+    def slice_glances(self, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
+        with self._read() as db:
+            return glances.slices(db, stream, span, limit)
+
+    def covered(self, stream: str, span: Interval) -> list[tuple[int, int]]:
+        with self._read() as db:
+            return glances.covered(db, stream, span)
 
     def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:
         taken: list[SliceEntry] = []
@@ -405,6 +415,18 @@ class SqliteState:
             if len(page) < _WINDOWS_AT_ONCE:
                 return
             span = Interval(page[-1][0].key.start + 1, end)
+
+    def window_glances(self, stream: str, width: int, within: Interval | None) -> list[WindowGlance]:
+        with self._read() as db:
+            return glances.windows(db, stream, width, within)
+
+    def first_arrivals(self, stream: str, within: Interval) -> Mapping[int, int]:
+        with self._read() as db:
+            return glances.first_arrivals(db, stream, within)
+
+    def window_extent(self, stream: str, width: int) -> Interval | None:
+        with self._read() as db:
+            return glances.extent(db, stream, width)
 
     def window_counts(self, stream: str) -> Mapping[Phase, int]:
         with self._read() as db:

@@ -1,0 +1,89 @@
+"""The state that a window is in for those who look: what is kept of it, and what time and landed slices make
+of that. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tidemill.model.time import Interval
+from tidemill.model.windows import Member, Phase, Window, WindowGlance, WindowStatus
+from tidemill.outputs.datasets.pending import PendingSlices
+from tidemill.outputs.datasets.rules import (
+    CUTOFF,
+    WindowRules,
+    has_one_on_time,
+    last_arrival,
+    readiness,
+    undecided_of,
+    was_served,
+)
+
+KeptWindow = Callable[[], "tuple[Window, Sequence[Member]] | None"]
+
+
+class StatusRule:
+    """Says the state of windows of one stream at one instant."""
+
+    def __init__(self, rules: WindowRules, pending: PendingSlices, now: int) -> None:
+        self._rules = rules
+        self._pending = pending
+        self._now = now
+
+    def needs_members(self, glance: WindowGlance) -> bool:
+        """Whether what is kept of the window alone does not tell."""
+        if glance.phase is Phase.WAITING:
+            return self._may_be_ready(glance)
+        if glance.phase is not Phase.BUILT:
+            return False
+        interval = self._interval(glance)
+        if self._rules.is_sealed(interval) or self._now <= last_arrival(interval, self._rules):
+            return False
+        return self._may_be_incomplete(glance)
+
+    def of(
+        self, glance: WindowGlance, kept: KeptWindow, first_arrivals: Mapping[int, int] | None = None
+    ) -> WindowStatus:
+        """`kept` gives the window with its members; it is called only if they decide. Who has read the first
+        arrival of a member of each window, by start, spares most calls."""
+        if glance.phase is Phase.WAITING:
+            ready = self._may_be_ready(glance) and self._is_ready(kept())
+            return WindowStatus.READY if ready else WindowStatus.WAITING
+        if glance.phase is not Phase.BUILT:
+            return WindowStatus(glance.phase.value)
+        interval = self._interval(glance)
+        if self._rules.is_sealed(interval):
+            return WindowStatus.FINAL
+        last = last_arrival(interval, self._rules)
+        if self._now <= last:
+            return WindowStatus.BUILT
+        if self._may_be_incomplete(glance) and not self._was_served(glance, kept, first_arrivals):
+            return WindowStatus.BUILT
+        return WindowStatus.BUILT if self._pending.touching(interval, last) else WindowStatus.FINAL
+
+    def _interval(self, glance: WindowGlance) -> Interval:
+        return Interval(glance.start, glance.start + self._rules.span)
+
+    def _may_be_incomplete(self, glance: WindowGlance) -> bool:
+        """Else it was complete when it was built, or it would not have been."""
+        return self._rules.allow_incomplete and glance.sealed is None
+
+    def _was_served(
+        self, glance: WindowGlance, kept: KeptWindow, first_arrivals: Mapping[int, int] | None
+    ) -> bool:
+        if first_arrivals is not None and not self._rules.by_watermark:
+            first = first_arrivals.get(glance.start)
+            return has_one_on_time(self._interval(glance), first, self._rules)
+        found = kept()
+        return found is not None and was_served(*found, self._rules)
+
+    def _may_be_ready(self, glance: WindowGlance) -> bool:
+        return glance.reason == CUTOFF and glance.check_at is not None and glance.check_at <= self._now
+
+    def _is_ready(self, found: tuple[Window, Sequence[Member]] | None) -> bool:
+        """Whether the next round would queue it: only time can have changed since it was evaluated."""
+        if found is None:
+            return False
+        window, members = found
+        used = [member for member in members if member.desired]
+        undecided = undecided_of(window, members, self._rules, self._pending)
+        return readiness(window.key.interval, used, self._rules, self._now, undecided).ready
