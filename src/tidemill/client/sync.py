@@ -224,11 +224,11 @@ class Client:
     ) -> Document:
         """The windows of a stream over time, with slices and gaps; counted by state if they are more than
         `limit`. Instants in the lists are microseconds since the epoch."""
-        return answers.document(self._ask(asking.timeline(stream, start, end, limit)).content)
+        return responses.document(self._ask(requests.timeline(stream, start, end, limit)).content)
 
     def window(self, stream: str, start: str) -> Document:
         """One window: its state and why, what ends that, its slices and its revisions."""
-        return answers.document(self._ask(asking.window(stream, start)).content)
+        return responses.document(self._ask(requests.window(stream, start)).content)
 
     def window_changes(
         self,
@@ -241,8 +241,8 @@ class Client:
         cursor: str | None = None,
     ) -> Document:
         """Rows that came and went from the revision `old` of a window to `new`, a page of them."""
-        request = asking.window_changes(stream, start, old, new, limit, cursor)
-        return answers.document(self._ask(request).content)
+        request = requests.window_changes(stream, start, old, new, limit, cursor)
+        return responses.document(self._ask(request).content)
 
     def rebuild(
         self,
@@ -255,16 +255,16 @@ class Client:
     ) -> Document:
         """Queue windows that start in a span to be built again; with `explain`, only the plan. For a token
         with the scope admin."""
-        request = asking.rebuild(stream, start, end, include_late=include_late, explain=explain)
-        return answers.document(self._ask(request).content)
+        request = requests.rebuild(stream, start, end, include_late=include_late, explain=explain)
+        return responses.document(self._ask(request).content)
 
     def retry(self, stream: str, at: str | None = None) -> Document:
         """Queue windows that failed again, all or the one that holds an instant. For the scope admin."""
-        return answers.document(self._ask(asking.retry(stream, at)).content)
+        return responses.document(self._ask(requests.retry(stream, at)).content)
 
     def replay(self, stream: str, reason: str | None = None) -> Document:
         """Land the records of quarantine again, all or those of one reason. For the scope admin."""
-        return answers.document(self._ask(asking.replay(stream, reason)).content)
+        return responses.document(self._ask(requests.replay(stream, reason)).content)
 
     def vector(
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None

@@ -102,7 +102,7 @@ def changes(of: RevisionChanges) -> View:
         table = listing("change", *of.columns)
         for change, row in of.rows:
             style = "green" if change == "added" else "red"
-            table.add_row(Text(change, style=style), *(Text(shown(cell(row[name]))) for name in of.columns))
+            table.add_row(Text(change, style=style), *(Text(escaped(cell(row[name]))) for name in of.columns))
         yield table
     if of.more:
         yield Note(f"the first {len(of.rows)} changed rows; --limit shows more")
