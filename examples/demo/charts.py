@@ -1,4 +1,4 @@
-"""The charts of the report, each from the facts of the demo. Values in, SVG text out."""
+"""The charts of the report, each from the facts of the demo. Values in, HTML out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from examples.demo.facts import ON_TIME, Facts
-from examples.demo.svg import Box, Chart, Tick, row_bars, ticks
+from examples.demo.plots import Chart, Tick, row_bars, ticks
 
 from tidemill.model.levels import BY_NAME, LEVELS
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, align, format_duration, format_instant
@@ -36,7 +36,6 @@ def events_per_5s(facts: Facts) -> str:
     most = max((max(counts) for counts in columns.values()), default=0)
     marks = ticks(most)
     chart = Chart(
-        "per5s",
         "Events per 5 s over the day",
         f"{len(facts.every_5s):,} buckets of 5 s with up to {most} events each; more in the late hours.",
         x=(facts.span.start, facts.span.end),
@@ -54,19 +53,18 @@ def events_per_5s(facts: Facts) -> str:
         )
         chart.hover((at, at + width), tip)
     chart.legend([("after", "mean, least and most"), ("shade", "the late hours")])
-    return chart.svg()
+    return chart.html()
 
 
 def landing_order(facts: Facts) -> str:
     """What each slice covers, in the order of landing, against the watermark that it met."""
     count = len(facts.judged)
     chart = Chart(
-        "landing",
         "What each slice covers, in the order of landing",
         "Each bar is a slice; bars below the line of the watermark hold late events.",
         x=(0, count),
         y=(facts.span.start, facts.span.end),
-        box=Box(height=320),
+        height=320,
     )
     chart.y_axis(hour_ticks(facts.span, 4 * HOUR), "event time, UTC")
     chart.x_axis([(i + 0.5, str(i + 1)) for i in range(count)], "order of landing")
@@ -88,7 +86,7 @@ def landing_order(facts: Facts) -> str:
     if known:
         chart.steps([*known, (float(count), known[-1][1])], "mark", dashed=True)
     chart.legend([("accepted", "slice"), ("late", "the late slice"), ("mark", "watermark")])
-    return chart.svg()
+    return chart.html()
 
 
 def lateness(facts: Facts) -> str:
@@ -98,7 +96,6 @@ def lateness(facts: Facts) -> str:
     most = max((feed + late for feed, late in facts.lateness.values()), default=0)
     marks = ticks(most)
     chart = Chart(
-        "lateness",
         "How late accepted events were",
         "Bars by whole hours behind the watermark; the first bar is on time.",
         x=(ON_TIME, last + 1),
@@ -115,7 +112,7 @@ def lateness(facts: Facts) -> str:
         chart.bar(x, (0, feed), sort, f"{words}: {feed:,} events of the feed")
         chart.bar(x, (feed, feed + late), "late", f"{words}: {late:,} events of the late slice")
     chart.legend([("accepted", "on time"), ("behind", "late, in the feed"), ("late", "the late slice")])
-    return chart.svg()
+    return chart.html()
 
 
 def outcomes(facts: Facts) -> str:
@@ -127,15 +124,12 @@ def outcomes(facts: Facts) -> str:
         ("rejected", total.rejected, "rejected"),
     ]
     words = ", ".join(f"{value:,} {name}" for name, value, _ in rows)
-    return row_bars(
-        "outcomes", "Records by outcome", f"{words}.", rows, log=True, label="records, logarithmic"
-    )
+    return row_bars("Records by outcome", f"{words}.", rows, log=True, label="records, logarithmic")
 
 
 def reasons(facts: Facts) -> str:
     rows = [(reason, count, "rejected") for reason, count in _by_count(facts)]
     return row_bars(
-        "reasons",
         "Rejected records by reason",
         ", ".join(f"{n} {r}" for r, n, _ in rows),
         rows,
@@ -153,12 +147,11 @@ def not_accepted(facts: Facts) -> str:
     most = max((c.duplicate + c.conflict + c.rejected for c in counts), default=0)
     marks = ticks(most)
     chart = Chart(
-        "refused",
         "Records that were not accepted, slice by slice",
         "Stacked bars of duplicates, conflicts and rejected records in the order of landing.",
         x=(0, len(counts)),
         y=(0, marks[-1][0]),
-        box=Box(height=240),
+        height=240,
     )
     chart.y_axis(marks, "records")
     chart.x_axis([(i + 0.5, str(i + 1)) for i in range(len(counts))], "order of landing")
@@ -170,7 +163,7 @@ def not_accepted(facts: Facts) -> str:
             chart.bar(x, (base, base + value), name, f"{judged.name}: {value:,} {name}")
             base += value
     chart.legend([(name, name) for name in ("duplicate", "conflict", "rejected")])
-    return chart.svg()
+    return chart.html()
 
 
 def before_after(facts: Facts) -> str:
@@ -181,7 +174,6 @@ def before_after(facts: Facts) -> str:
     after = [facts.after.minutes.get(at, 0) for at in minutes]
     marks = ticks(max([*before, *after, 1]))
     chart = Chart(
-        "beforeafter",
         "Events per minute, before and after the late slice",
         "Two lines that are the same outside the late hours; inside them the second is higher.",
         x=(span.start, span.end),
@@ -197,23 +189,21 @@ def before_after(facts: Facts) -> str:
     for at, b, a in zip(minutes, before, after, strict=True):
         chart.hover((at, at + MINUTE), f"{clock(at)}: {b} before, {a} after")
     chart.legend([("mark", "before"), ("late", "after")])
-    return chart.svg()
+    return chart.html()
 
 
 def tile_map(facts: Facts) -> str:
     """Every tile of every level over the day; those that the late slice had rebuilt stand out."""
     changed = {change.key: change for change in facts.changes}
     chart = Chart(
-        "tiles",
         "Which tiles were rebuilt",
         f"{len(changed)} of {len(facts.after.tiles)} tiles, on five levels over the day.",
         x=(facts.span.start, facts.span.end),
         y=(0, len(LEVELS)),
-        box=Box(height=250, left=56),
+        height=250,
     )
     chart.x_axis(hour_ticks(facts.span, 3 * HOUR), "event time, UTC")
-    for place, level in enumerate(LEVELS):
-        chart.note((facts.span.start, place + 0.5), level.name, dx=-10, dy=4, style="tick end")
+    chart.y_axis([(place + 0.5, level.name) for place, level in enumerate(LEVELS)])
     for key in sorted(facts.after.tiles):
         level = BY_NAME[key.level]
         place = LEVELS.index(level)
@@ -222,9 +212,9 @@ def tile_map(facts: Facts) -> str:
             f"rebuilt as r{change.revision}, {change.reason}" if change else "left alone"
         )
         x = (max(key.start, facts.span.start), min(key.start + level.tile, facts.span.end))
-        chart.bar(x, (place + 0.12, place + 0.88), "late" if change else "idle", tip, gap=1.5)
+        chart.bar(x, (place + 0.12, place + 0.88), "late" if change else "idle", tip, gap=True)
     chart.legend([("late", "rebuilt"), ("idle", "left alone")])
-    return chart.svg()
+    return chart.html()
 
 
 def dataset_rows(facts: Facts) -> str:
@@ -233,12 +223,11 @@ def dataset_rows(facts: Facts) -> str:
     again = {one.after.hour: one for one in found.again}
     marks = ticks(max((edition.rows for edition in found.after.newest.values()), default=0))
     chart = Chart(
-        "datasets",
         "Rows of the dataset of each hour",
         f"{len(found.after.newest)} bars over the day; {len(again)} of them grew when they came out again.",
         x=(facts.span.start, facts.span.end),
         y=(0, marks[-1][0]),
-        box=Box(height=240),
+        height=240,
     )
     chart.y_axis(marks, "rows")
     chart.x_axis(hour_ticks(facts.span, 3 * HOUR), "window, UTC")
@@ -250,4 +239,4 @@ def dataset_rows(facts: Facts) -> str:
         chart.bar(x, (0, first), "accepted", name if one is None else f"{clock(at)}: {first:,} rows before")
         chart.bar(x, (first, edition.rows), "late", f"{name}, {edition.rows - first:,} more")
     chart.legend([("accepted", "before the late slice"), ("late", "added by the next revision")])
-    return chart.svg()
+    return chart.html()

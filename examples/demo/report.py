@@ -1,33 +1,38 @@
 """The report: one HTML file that needs nothing else, with a table beside every chart.
 
-No script, no font, no picture from anywhere; whatever comes from data is escaped.
+Its scripts, the chart library and what draws with it, are in the file, and the policy names them by their
+hashes: no other script runs, and nothing is loaded from anywhere. Whatever comes from data is escaped.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from examples.demo.charts import clock
 from examples.demo.facts import ON_TIME, Cell, Facts
-from examples.demo.svg import text
+from examples.demo.plots import text
 
 from examples.demo import charts
 from tidemill.model.time import HOUR, format_instant
+from tidemill.server.console.serving import chart_files
 
-# Nothing may be loaded or run, whatever the data says.
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+_DRAW: Final = Path(__file__).parent / "report.js"
 
 _STYLE: Final = """
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #16202c; --soft: #5b6776; --rule: #e1e5ea; --accent: #1f6fd0;
   --accepted: #2a78d6; --behind: #8ab8ee; --duplicate: #1baf7a; --conflict: #e0a100; --rejected: #dd4444;
-  --late: #e8682c; --mark: #6b7685; --idle: #c9d3df; --shade: #e8682c; --good: #127a52; --bad: #c22f2f; }
+  --late: #e8682c; --mark: #6b7685; --idle: #c9d3df; --shade: #e8682c; --after: #2a78d6;
+  --good: #127a52; --bad: #c22f2f; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #10151c; --card: #18202a; --ink: #e8edf3; --soft: #9aa7b6; --rule: #2a3542; --accent: #6cabf5;
   --accepted: #4a93ec; --behind: #2f5f99; --duplicate: #23b181; --conflict: #d3a32a; --rejected: #e86a6a;
-  --late: #ec7d48; --mark: #a3b0bf; --idle: #35424f; --shade: #ec7d48; --good: #4cc38a; --bad: #f07878; } }
+  --late: #ec7d48; --mark: #a3b0bf; --idle: #35424f; --shade: #ec7d48; --after: #4a93ec;
+  --good: #4cc38a; --bad: #f07878; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
@@ -46,17 +51,13 @@ div.card > span { color: var(--soft); font-size: .86rem; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 .verdict { font-weight: 600; }
 .chart { overflow-x: auto; margin: .5rem 0; }
-.chart svg { display: block; width: 100%; min-width: 34rem; height: auto; }
+.plot { min-width: 34rem; min-height: 6rem; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(20rem, 1fr)); gap: 1rem; }
-.pair .chart svg { min-width: 18rem; }
+.pair .plot { min-width: 18rem; }
 h3 { font-size: 1rem; margin: 1rem 0 0; }
-.tick, .value { font-size: 11.5px; fill: var(--soft); font-variant-numeric: tabular-nums; }
-.value { fill: var(--ink); } .label { font-size: 11.5px; fill: var(--soft); }
-.middle { text-anchor: middle; } .end { text-anchor: end; }
-.axis { stroke: var(--mark); stroke-width: 1; } .grid { stroke: var(--rule); stroke-width: 1; }
-.line { fill: none; stroke-width: 1.8; stroke-linejoin: round; } .dashed { stroke-dasharray: 5 4; }
-.band { opacity: .22; } .hover { fill: transparent; }
-.hover:hover { fill: var(--mark); fill-opacity: .14; } rect[class^=fill]:hover { filter: brightness(1.12); }
+.legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; font-size: .84rem; color: var(--soft); }
+.key::before { content: ""; display: inline-block; width: .7em; height: .7em; border-radius: 2px;
+  margin-right: .4em; background: var(--dot); }
 COLOURS
 table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; color: var(--soft); font-size: .86rem; padding-bottom: .35rem; }
@@ -74,7 +75,7 @@ pre { background: var(--page); border: 1px solid var(--rule); border-radius: 8px
 @media print { body { background: none; } section { break-inside: avoid; } }
 """
 _COLOURS: Final = (
-    "accepted", "behind", "duplicate", "conflict", "rejected", "late", "mark", "idle", "shade",
+    "accepted", "behind", "duplicate", "conflict", "rejected", "late", "mark", "idle", "shade", "after",
 )  # fmt: skip
 
 
@@ -96,20 +97,37 @@ def render(facts: Facts, *, warehouse: str, commands: Sequence[str]) -> str:
             _proof(facts),
         )
     )
+    run = scripts()
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{text(_POLICY)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{text(policy(run))}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Tidemill: report of the demo</title>\n<style>{_style()}</style>\n</head>\n<body>\n<main>\n"
-        f"{body}\n{_next(warehouse, commands)}\n</main>\n</body>\n</html>\n"
+        f"{body}\n{_next(warehouse, commands)}\n</main>\n"
+        f"{''.join(f'<script>{one}</script>' for one in run)}\n</body>\n</html>\n"
     )
 
 
 def _style() -> str:
-    fills = [f".fill-{name} {{ fill: var(--{name}); }}" for name in _COLOURS]
-    lines = [f".line-{name} {{ stroke: var(--{name}); }}" for name in (*_COLOURS, "after")]
-    extra = [".fill-after { fill: var(--accepted); }", ".line-after { stroke: var(--accepted); }"]
-    return _STYLE.replace("COLOURS", "\n".join([*fills, *lines, *extra, ".fill-shade { opacity: .10; }"]))
+    keys = [f".key-{name} {{ --dot: var(--{name}); }}" for name in _COLOURS]
+    return _STYLE.replace("COLOURS", "\n".join(keys))
+
+
+def scripts() -> list[str]:
+    """What the page runs: the chart library, where it is installed, and what draws with it."""
+    library = [path.read_text(encoding="utf-8") for path in chart_files().values() if path.is_file()]
+    # A text in a script must not look like its end, or like a comment, to a browser.
+    return [
+        script.replace("</script", r"<\/script").replace("<!--", r"<\!--")
+        for script in (*library, _DRAW.read_text(encoding="utf-8"))
+    ]
+
+
+def policy(of: Sequence[str]) -> str:
+    """Only these scripts run, and nothing is loaded, whatever the data says."""
+    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in of]
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:"
 
 
 def _head(facts: Facts) -> str:
@@ -357,8 +375,8 @@ def _section(title: str, words: str, *blocks: str) -> str:
     return f"<section><h2>{text(title)}</h2><p>{text(words)}</p>{''.join(blocks)}</section>"
 
 
-def _chart(svg: str) -> str:
-    return f'<div class="chart">{svg}</div>'
+def _chart(drawn: str) -> str:
+    return f'<div class="chart">{drawn}</div>'
 
 
 def _details(summary: str, block: str) -> str:
