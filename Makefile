@@ -50,8 +50,8 @@ check: $(DEV) ## ruff, mypy --strict, the layers (import-linter), the house rule
 test: check ## check, then every test (the long ones apart: see soak), the same every time; ROOM=query: only tests/query
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -rs $(ARGS) $(ROOM:%=tests/%)
 
-quick: $(DEV) ## the tests without Spark and processes, with a tenth of the examples, in under 90 s; ROOM as for test
-	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process and not variety' --hypothesis-profile=quick $(ARGS) $(ROOM:%=tests/%)
+quick: $(DEV) ## the tests without Spark, processes and whole warehouses, with a tenth of the examples, in under 90 s; ROOM as for test
+	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process and not variety and not long' --hypothesis-profile=quick $(ARGS) $(ROOM:%=tests/%)
 
 soak: $(DEV) ## the long tests with new examples, killed processes and fuzzing, for MINUTES=30; prints figures
 	@$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)

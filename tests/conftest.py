@@ -27,6 +27,7 @@ __all__ = [
     "shop_template",
     "story",
 ]  # fixtures of the whole pipeline, for every folder
+WHOLE_WAREHOUSE = "shop_template"  # the fixture that makes one with all outputs
 PROCESSES: Final = ("subprocess", "multiprocessing")
 register_profiles()
 os.environ.pop("COLUMNS", None)  # a worker is given one; what is printed to no terminal is not cut
@@ -54,12 +55,15 @@ def pytest_make_parametrize_id(val: object) -> str | None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses the session, and run it last: a pure failure shows before a JVM starts. Mark what may
-    start processes, which `make quick` leaves out, and properties, which a soak runs with other examples."""
+    start processes or damages whole warehouses, which `make quick` leaves out, and properties, which a soak
+    runs with other examples."""
     for item in items:
         if isinstance(item, pytest.Function) and _may_start_processes(item.module):
             item.add_marker(pytest.mark.process)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if WHOLE_WAREHOUSE in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.long)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
     items.sort(key=lambda item: item.get_closest_marker("spark") is not None)

@@ -104,6 +104,7 @@ def test_the_newest_window_does_not_wait_for_a_flood_of_old_ones(mill: Mill) -> 
     assert built(mill, "flood") == {now, *times}
 
 
+@pytest.mark.long
 def test_a_round_builds_so_many_tiles_and_the_next_goes_on(mill: Mill) -> None:
     flood(mill)
     land(mill, "live", [datetime(2026, 1, 5, 10, tzinfo=UTC)])

@@ -20,6 +20,7 @@ def test_recover_is_refused_while_a_gateway_runs(shop: Shop) -> None:
     recover(shop.root, clock=shop.clock)
 
 
+@pytest.mark.long
 def test_a_process_that_has_the_state_open_goes_on_with_the_new_one(shop: Shop) -> None:
     with shop.open() as mill:
         before = mill.state.dump()

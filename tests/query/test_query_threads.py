@@ -6,6 +6,8 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, SECOND, parse_instant
 from tidemill.query import Answer
@@ -39,6 +41,7 @@ def _slice(number: int) -> bytes:
     return "\n".join([*good, "no JSON"]).encode()
 
 
+@pytest.mark.long
 def test_eight_threads_ask_search_and_look_while_rounds_go_on(tmp_path):
     (tmp_path / "tidemill.yaml").write_text(CONFIG)
     clock = FakeClock(NOON)

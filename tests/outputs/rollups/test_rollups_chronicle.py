@@ -465,6 +465,7 @@ def test_after_a_retraction_it_is_as_if_the_slice_had_never_come(
         assert names <= {name.partition("~")[0] for name in told[start]}
 
 
+@pytest.mark.long
 def test_trails_are_merged_and_can_still_be_cut(bench: Bench, tmp_path: Path) -> None:
     slices = seen_of(6, 3, FAN_IN + 2)
     for each in slices[:FAN_IN]:

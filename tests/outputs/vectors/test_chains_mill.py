@@ -59,6 +59,7 @@ def test_d5_what_comes_after_a_checkpoint_starts_from_it(plant: Plant) -> None:
     assert plant.mill.vectors("drift", ["v"]).column("values").to_pylist() == [[3, 3, 3]]
 
 
+@pytest.mark.long
 def test_d6_of_100_pending_tiered_merge_leaves_a_checkpoint_of_90_and_10(tmp_path: Path) -> None:
     plant = Plant(tmp_path / "plant", f"{{strategy: tiered_merge, keep_recent: 10, {QUIET}}}")
     plant.land(*(delta(f"d{n:03d}", "v", n, "add", [0.1 * n], [n % 3]) for n in range(100)))
@@ -236,6 +237,7 @@ def test_a_vector_that_was_deleted_is_not_there_until_a_delta_makes_it_anew(plan
     assert plant.mill.vectors("drift", ["v"]).column("values").to_pylist() == [[0, 7, 0]]
 
 
+@pytest.mark.long
 def test_many_small_parts_of_a_bucket_become_one(plant: Plant) -> None:
     for n in range(20):
         plant.land(delta(f"d{n:02d}", "v", n, "add", [0.1, 0.2, 0.3]))
@@ -392,6 +394,7 @@ def test_verify_finds_what_raw_does_not_give(plant: Plant) -> None:
     plant.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["full", "boundary"])
 @pytest.mark.parametrize("point", WALK)
 def test_a_process_that_dies_leaves_nothing_to_be_mended(tmp_path: Path, point: str, name: str) -> None:

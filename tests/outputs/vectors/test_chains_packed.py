@@ -8,6 +8,7 @@ import pytest
 from tests.support.chains_playing import Plant, delta
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "strategy", ["{strategy: tiered_merge, keep_recent: 1, delta_threshold: 2}", "{strategy: full_merge}"]
 )

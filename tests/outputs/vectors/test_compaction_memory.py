@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.support.chains_playing import STRATEGIES, Plant, compact, delta
 
 from tidemill.outputs.vectors.table import bucket_of
@@ -11,6 +12,7 @@ from tidemill.outputs.vectors.table import bucket_of
 MANY = [name for name in (f"v{number}" for number in range(2_000)) if bucket_of(name) == "03"][:60]
 
 
+@pytest.mark.long
 def test_it_is_done_in_pieces_that_fit_and_gives_the_same_bytes(tmp_path: Path) -> None:
     found = {}
     for name, memory in (("whole", "memory: null"), ("pieces", "memory: 1MiB")):

@@ -142,6 +142,7 @@ def many(bench: Bench, count: int, seed: int) -> list[Delta]:
     return made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_at_every_instant_the_bits_are_those_of_all_deltas(tmp_path: Path, strategy: str) -> None:
     bench = opened(tmp_path, STRATEGIES[strategy])

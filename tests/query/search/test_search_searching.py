@@ -239,6 +239,7 @@ def test_spark_finds_the_same(plant: Plant, spark: SparkSession, total: bool) ->
 # -- many rows
 
 
+@pytest.mark.long
 def test_lookups_read_few_groups_and_agree_with_the_payloads(tmp_path: Path) -> None:
     made = Plant(tmp_path)
     rows = 30_000

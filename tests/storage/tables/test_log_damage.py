@@ -14,7 +14,7 @@ from tidemill.model.errors import DamageError
 from tidemill.model.time import DAY
 from tidemill.storage import layout
 from tidemill.storage.scrubbing import ScrubTally
-from tidemill.storage.tables import log, log_sums
+from tidemill.storage.tables import log, log_copies, log_sums
 from tidemill.storage.tables.readers import TableReaders
 from tidemill.storage.tables.scrub import scrub_table
 from tidemill.storage.tables.table import CHECKPOINT_EVERY, Table
@@ -260,3 +260,53 @@ def test_a_damaged_part_is_scrubbed_and_a_replaced_one_is_not(warehouse: Path, r
     ]
     table.commit([], [one, other, third], info={}, now=0)
     assert scrubbed(warehouse, root) == []
+
+
+def test_an_entry_that_was_lost_comes_back_from_its_copy(root: Path, add: Add) -> None:
+    filled(root, add, COMMITS)
+    before = {path.name: path.read_bytes() for path in log.files(root)}
+    assert len(list(layout.log_copies(root).iterdir())) == 1
+    for name in before:
+        (layout.table_log(root) / name).unlink()
+        assert log_copies.is_kept(root, name)
+        assert log_copies.put_back(root, name)
+    assert {path.name: path.read_bytes() for path in log.files(root)} == before
+
+
+def test_copies_around_one_that_a_power_cut_tore_are_found(root: Path, add: Add) -> None:
+    table = filled(root, add, 3)
+    (copies,) = layout.log_copies(root).iterdir()
+    content = copies.read_bytes()
+    copies.write_bytes(content[:-7])  # of the last one
+    assert [log_copies.is_kept(root, entry(root, version).name) for version in range(4)] == [True] * 3 + [
+        False
+    ]
+    add(table, "next", 90)  # knows that the one before it was copied
+    kept = [log_copies.is_kept(root, entry(root, version).name) for version in range(5)]
+    assert kept == [True, True, True, False, True]
+    again = Table.existing(root)
+    assert again is not None
+    add(again, "last", 100)
+    assert all(log_copies.is_kept(root, entry(root, version).name) for version in range(6))
+
+
+def test_copies_of_an_earlier_version_are_read_and_not_made_again(root: Path, add: Add) -> None:
+    filled(root, add, 2)
+    for path in layout.log_copies(root).iterdir():
+        path.unlink()
+    names = [path.name for path in log.files(root)]
+    for name in names:
+        (layout.log_copies(root) / f"{name}.copy").write_bytes((layout.table_log(root) / name).read_bytes())
+    assert all(log_copies.is_kept(root, name) for name in names)
+    log_copies.keep(root, names)
+    assert len(list(layout.log_copies(root).iterdir())) == len(names)
+    log_copies.trim(root, 2)
+    assert [log_copies.is_kept(root, name) for name in sorted(names)] == [False, False, True]
+
+
+def test_copies_are_forgotten_with_the_versions_they_are_of(root: Path, add: Add) -> None:
+    filled(root, add, 2)
+    log_copies.trim(root, 2)
+    assert log_copies.is_kept(root, entry(root, 2).name)
+    log_copies.trim(root, log_sums.SPAN)
+    assert not log_copies.is_kept(root, entry(root, 2).name)

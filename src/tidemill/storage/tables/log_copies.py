@@ -1,14 +1,18 @@
 """A second copy of every file of a table's log, in `_log_copies/` beside it. An entry says which parts came
 and went, and nothing else says that: one that is lost or changed is put back from its copy.
 
-Not synced: a copy that a power cut tears is known by the checksum of the file, and is made again by the next
-commit of whoever opens the table.
+The copies of a hundred versions are in one file, one after the other, each behind a line with its name and
+size. Earlier versions kept a file for each, which is still read. Not synced: a copy that a power cut tears is
+known by the checksum of the file, and is made again by the next commit of whoever opens the table.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,18 +20,27 @@ from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, storage_errors
 from tidemill.storage.tables import log_sums
 
-_SUFFIX: Final = ".copy"  # no reader takes it for a part
+_SUFFIX: Final = ".copies"  # no reader takes it for a part
+_ALONE: Final = ".copy"  # of one file, as earlier versions wrote it
+_HEAD: Final = re.compile(rb"\n(\d{20}\.(?:json|checkpoint\.parquet)) (\d+)\n")
+_LONGEST: Final = 100  # bytes of such a line
 
 
 def keep(root: Path, names: Iterable[str]) -> None:
     """Copy files of the log that are durable, unless they are copied."""
-    folder = layout.log_copies(root)
+    by_file: dict[Path, list[str]] = {}
     for name in names:
-        target = folder / f"{name}{_SUFFIX}"
-        with storage_errors("copy", target):
-            if not target.exists():
-                folder.mkdir(exist_ok=True)
-                target.write_bytes((layout.table_log(root) / name).read_bytes())
+        by_file.setdefault(_file(root, name), []).append(name)
+    for file, wanted in by_file.items():
+        with storage_errors("copy", file):
+            known = {copy.name for copy in _copies(file)}
+            new = [name for name in wanted if name not in known and not _alone(root, name).exists()]
+            if new:
+                file.parent.mkdir(exist_ok=True)
+                with file.open("ab", buffering=0) as out:  # each at once: another process may write, too
+                    for name in new:
+                        content = (layout.table_log(root) / name).read_bytes()
+                        out.write(b"\n%b %d\n%b" % (name.encode(), len(content), content))
 
 
 def is_kept(root: Path, name: str) -> bool:
@@ -43,19 +56,84 @@ def put_back(root: Path, name: str) -> bool:
     return content is not None
 
 
-def _content(root: Path, name: str) -> bytes | None:
-    known, path = log_sums.recorded(root).get(name), layout.log_copies(root) / f"{name}{_SUFFIX}"
-    with storage_errors("read", path):
-        content = path.read_bytes() if path.exists() else None
-    if content is None or known is None:
-        return None
-    return content if (len(content), zlib.crc32(content)) == (known.size, known.checksum) else None
-
-
 def trim(root: Path, floor: int) -> None:
-    """Forget the files of versions before `floor`, which are about to be deleted."""
-    folder = layout.log_copies(root)
+    """Forget the files of versions before `floor`, which are about to be deleted; copies that share a file
+    with later ones go with those."""
+    folder, last = layout.log_copies(root), _file(root, f"{max(0, floor):020d}.json").name
     with storage_errors("trim", folder):
         for path in list(folder.iterdir()) if folder.is_dir() else ():
-            if path.name < f"{floor:020d}":
+            if path.name < (last if path.suffix == _SUFFIX else f"{floor:020d}"):
                 path.unlink(missing_ok=True)
+
+
+def _file(root: Path, name: str) -> Path:
+    """Where the copy of a file of the log is kept."""
+    return layout.log_copies(root) / f"{int(name[:20]) // log_sums.SPAN:018d}{_SUFFIX}"
+
+
+def _alone(root: Path, name: str) -> Path:
+    return layout.log_copies(root) / f"{name}{_ALONE}"
+
+
+def _content(root: Path, name: str) -> bytes | None:
+    """The copy that is what was written; None: there is none."""
+    known = log_sums.recorded(root).get(name)
+    if known is None:
+        return None
+    with storage_errors("read", layout.log_copies(root)):
+        for content in _kept(root, name):
+            if (len(content), zlib.crc32(content)) == (known.size, known.checksum):
+                return content
+    return None
+
+
+def _kept(root: Path, name: str) -> Iterator[bytes]:
+    """What is kept as a copy of a file, whole or not."""
+    if _alone(root, name).exists():
+        yield _alone(root, name).read_bytes()
+    file = _file(root, name)
+    for copy in _copies(file):
+        if copy.name == name:
+            with file.open("rb") as copies:
+                copies.seek(copy.start)
+                yield copies.read(copy.size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """Where in a file of copies the content of a file of the log is."""
+
+    name: str
+    start: int
+    size: int
+
+
+def _copies(file: Path) -> list[_Copy]:
+    """Those that have as many bytes as they should."""
+    found: list[_Copy] = []
+    if not file.exists():
+        return found
+    with file.open("rb") as copies:
+        end, at = copies.seek(0, os.SEEK_END), 0
+        while at < end:
+            copies.seek(at)
+            head = _HEAD.match(copies.read(_LONGEST))
+            if head is None:
+                copies.seek(0)
+                return _around_damage(copies.read())
+            copy = _Copy(head[1].decode(), at + head.end(), int(head[2]))
+            at = copy.start + copy.size
+            if at <= end:
+                found.append(copy)
+    return found
+
+
+def _around_damage(content: bytes) -> list[_Copy]:
+    """A copy was torn, and others follow: each is found by its line."""
+    heads = list(_HEAD.finditer(content))
+    ends = [*(head.start() for head in heads[1:]), len(content)]
+    return [
+        _Copy(head[1].decode(), head.end(), int(head[2]))
+        for head, end in zip(heads, ends, strict=True)
+        if head.end() + int(head[2]) <= end
+    ]

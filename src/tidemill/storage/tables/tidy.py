@@ -11,7 +11,7 @@ from tidemill.storage.tables.table import Table
 
 log = logging.getLogger(__name__)
 
-TIDY_EVERY: Final = 20  # versions of a table
+TIDY_EVERY: Final = 10  # versions of a table
 KEEP_LOG: Final = DAY
 
 
