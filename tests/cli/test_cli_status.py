@@ -67,7 +67,10 @@ def test_status_of_pending_slices(cli, landed):
             "sources": [],
             "retry_at": None,
             "manifests": {},
-            "raw": {"rows": 0, "parts": 0, "packed_parts": 0, "fresh_parts": 0, "unpacked_slices": 0},
+            "raw": {
+                "rows": 0, "parts": 0, "packed_parts": 0, "fresh_parts": 0, "unpacked_slices": 0,
+                "stale_parts": 0, "stale_rows": 0,
+            },
             "quarantine": {"rows": 0},
             "index": None,
             "chains": None,

@@ -129,7 +129,8 @@ class Plant:
 
     def _rows(self, kind: str) -> pa.Table:
         tables = [pq.read_table(p, partitioning=None) for p in self._table(kind).snapshot().paths()]
-        return pa.concat_tables([t.cast(tables[0].schema) for t in tables])
+        full = [t for t in tables if t.num_rows] or tables[:1]  # parts without rows have no declared columns
+        return pa.concat_tables([t.cast(full[0].schema) for t in full])
 
     def raw(self) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = self._rows("raw").to_pylist()

@@ -21,6 +21,7 @@ _VALUES: Final[Mapping[str, object]] = {
     "decimal": 1,
     "float": 1.5,
     "boolean": True,
+    "timestamp": "2026-01-01T00:00:00Z",
     "object": {},
     "array": [],
     "any": "hello",

@@ -141,6 +141,7 @@ def window(
     "tidemill rebuild weather --window 2024-01-15T13:00:00Z --include-late",
     "tidemill rebuild requests --rollups --index",
     "tidemill rebuild requests --results visits",
+    "tidemill rebuild requests --columns",
 )
 def rebuild(
     session: Session,
@@ -169,6 +170,12 @@ def rebuild(
             help="No windows: rebuild damaged results of this streaming window from raw.",
         ),
     ] = None,
+    columns: Annotated[
+        bool,
+        typer.Option(
+            "--columns", metavar="", help="No windows: make the columns of raw as the schema declares them."
+        ),
+    ] = False,
     include_late: Annotated[
         bool,
         typer.Option("--include-late", metavar="", help="Include slices that arrived too late."),
@@ -182,8 +189,15 @@ def rebuild(
     A window that is not ready stays as it is, and the plan says why. The exit code is 1 if one could not be
     built. With --rollups or --index these are rebuilt from raw instead, byte by byte the same; tiles whose
     raw has expired are sealed and stay. With --results it rebuilds results of a streaming window whose
-    files were deleted or damaged.
+    files were deleted or damaged. With --columns the columns of raw are made of its payloads where the schema
+    was another when they were written; rounds do the same bit by bit, and `status` says what is left.
     """
+    if columns:
+        if any((at, start, end, include_late, rollups, index, results)):
+            raise InputError(
+                "--columns takes no other option but --explain", hint=f"tidemill rebuild {stream} --columns"
+            )
+        return _remake_columns(session, stream, explain=explain)
     if results is not None:
         if (
             at is not None
@@ -231,6 +245,20 @@ def rebuild(
         lambda: views.windows.rebuilt(stream, steps, outcomes),
     )
     return DIFFERENCES if any(outcome.error is not None for outcome in outcomes) else OK
+
+
+def _remake_columns(session: Session, stream: str, *, explain: bool) -> int:
+    from tidemill.raw.compaction.remaking import RemadeColumns
+
+    if explain:
+        with session.mill() as mill:
+            left = mill.packer.stale(mill.project.stream(stream).name)
+        done = RemadeColumns(0, 0, left)
+    else:
+        with session.working() as progress, session.mill(progress) as mill:
+            done = mill.remake.columns(stream)
+    session.emit(lambda: documents.ticks.columns(stream, done), lambda: views.windows.columns(stream, done))
+    return OK
 
 
 def _remake(

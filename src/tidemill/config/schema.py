@@ -6,6 +6,7 @@ A column is a path of names joined by dots. Nothing here looks at a record.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args
 
 import pydantic
@@ -13,8 +14,10 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, StrictBool, St
 
 from tidemill.config.values import wrong
 
-FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
+FieldType = Literal["string", "integer", "decimal", "float", "boolean", "timestamp", "object", "array", "any"]
+ItemType = Literal["string", "integer", "decimal", "float", "boolean", "timestamp"]
 FIELD_TYPES: Final[tuple[FieldType, ...]] = get_args(FieldType)
+ITEM_TYPES: Final[tuple[ItemType, ...]] = get_args(ItemType)
 KEY_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer", "boolean")  # what things can be told apart by
 MAX_SCALE: Final = 15
 DECIMAL_DIGITS: Final = 18  # so that a value, scaled, is a 64-bit integer
@@ -59,6 +62,17 @@ class Field(pydantic.BaseModel):
     type: FieldType
     required: StrictBool = False
     scale: Annotated[StrictInt, pydantic.Field(ge=0, le=MAX_SCALE)] | None = None
+    items: ItemType | None = None  # of an array; None: the array stays JSON
+    unit: str = ""  # the rest is for people and their tools: it goes with the column wherever that goes
+    description: str = ""
+    standard_name: str = ""
+    metadata: Mapping[str, str] = {}
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What goes with the column: Delta, Arrow and Spark call it the metadata of a field."""
+        said = {"unit": self.unit, "comment": self.description, "standard_name": self.standard_name}
+        return {**self.metadata, **{key: text for key, text in said.items() if text}}
 
     @model_validator(mode="before")
     @classmethod
@@ -68,13 +82,20 @@ class Field(pydantic.BaseModel):
         return {"type": data} if isinstance(data, str) else data
 
     @model_validator(mode="after")
+    def _items_belong_to_arrays(self) -> Field:
+        if self.items is not None and self.type != "array":
+            raise wrong(f"a field of type {self.type} has no items", "leave items out, or use type: array")
+        return self
+
+    @model_validator(mode="after")
     def _scale_belongs_to_decimals(self) -> Field:
-        if self.type == "decimal" and self.scale is None:
+        is_decimal = "decimal" in (self.type, self.items)
+        if is_decimal and self.scale is None:
             raise wrong(
                 "a decimal needs its scale",
                 f"write {{type: decimal, scale: 3}} for thousandths; 0 to {MAX_SCALE}, "
                 f"{DECIMAL_DIGITS} digits in all",
             )
-        if self.type != "decimal" and self.scale is not None:
+        if not is_decimal and self.scale is not None:
             raise wrong(f"a field of type {self.type} has no scale", "leave scale out, or use type: decimal")
         return self

@@ -341,6 +341,15 @@ def _time(value: object, plan: ReadPlan, arrival: int) -> int:
     return _instant(found, plan.time_column, plan.time_type, plan.time_parser, plan.time_zone)
 
 
+def instant_in(found: object, zone: str | None) -> int | None:
+    """The instant that a timestamp says, to the microsecond, read as an event time of type iso8601 is."""
+    try:
+        instant = iso8601_in(zone)(found)
+    except ValueError:
+        return None
+    return instant if MIN_INSTANT <= instant < MAX_INSTANT else None
+
+
 def _fits(found: object, rule: ColumnRule) -> bool:
     match rule.type:
         case "string":
@@ -353,6 +362,8 @@ def _fits(found: object, rule: ColumnRule) -> bool:
             return isinstance(found, Number)
         case "boolean":
             return isinstance(found, bool)
+        case "timestamp":
+            return instant_in(found, rule.zone) is not None
         case "object":
             return isinstance(found, dict)
         case "array":

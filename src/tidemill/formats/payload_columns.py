@@ -6,8 +6,9 @@ changed since it was accepted) is null and marked, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,21 +18,14 @@ import pyarrow.compute as pc
 from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Bytes, Ints, Mask
 from tidemill.formats.arrow import string_buffers
-from tidemill.formats.columns import scaled_numbers, strings, whole_numbers
-from tidemill.formats.decide import Number
+from tidemill.formats.columns import instants, scaled_numbers, strings, whole_numbers
+from tidemill.formats.decide import Number, instant_in
+from tidemill.formats.declared import Column, declared_column
 from tidemill.formats.json_core import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, NULL, OBJECT, STRING, TRUE
-from tidemill.formats.locate import Located, Paths, locate, paths_of, unescaped
+from tidemill.formats.locate import Paths, elements, locate, paths_of, unescaped
 from tidemill.model.errors import StorageError
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.model.windows import LEADING
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A declared field that is read from the payload."""
-
-    name: str
-    type: str
-    scale: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +42,18 @@ class TypedRows:
     misfits: Sequence[tuple[str, Ints]]  # column and rows, where a value is null because its type is another
 
 
+def columns_named(stream: Stream, names: Iterable[str]) -> Columns:
+    """Some of the declared fields."""
+    return columns_in([declared_column(stream, name) for name in names])
+
+
+def columns_in(columns: Sequence[Column]) -> Columns:
+    return Columns(tuple(columns), paths_of([column.name for column in columns]))
+
+
 def columns_of(stream: Stream) -> Columns:
-    declared = tuple(
-        Column(name, found.type, found.scale or 0)
-        for name, found in stream.fields.items()
-        if name not in LEADING
-    )
-    return Columns(declared, paths_of([column.name for column in declared]))
+    """What datasets have beside their first columns."""
+    return columns_named(stream, (name for name in stream.fields if name not in LEADING))
 
 
 def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
@@ -77,8 +76,8 @@ def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
     arrays: list[pa.Array] = []
     misfits: list[tuple[str, Ints]] = []
     for number, column in enumerate(columns.columns):
-        values = _Values(data, found, number)
-        array, fits = _READERS[column.type](values, column)
+        values = _Values(data, found.tags[number], found.starts[number], found.ends[number])
+        array, fits = _read(values, column)
         arrays.append(array)
         wrong = values.present & ~fits
         if wrong.any():
@@ -89,11 +88,11 @@ def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
 class _Values:
     """One column of a run of records: tags, and spans in the data."""
 
-    def __init__(self, data: Bytes, found: Located, number: int) -> None:
+    def __init__(self, data: Bytes, tags: Bytes, starts: Ints, ends: Ints) -> None:
         self.data = data
-        self.tags = found.tags[number]
-        self.starts = found.starts[number]
-        self.ends = found.ends[number]
+        self.tags = tags
+        self.starts = starts
+        self.ends = ends
         self.present: Mask = self.tags > NULL
 
     def text(self, row: int) -> str:
@@ -187,12 +186,53 @@ def _float(values: _Values, _column: Column) -> tuple[pa.Array, Mask]:
     return pc.cast(texts, pa.float64()), fits
 
 
+def _timestamp(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+    """To the microsecond, as event times are."""
+    is_plain = values.tags == STRING
+    starts, ends = np.where(is_plain, values.starts, 0), np.where(is_plain, values.ends, 0)
+    times, fits = instants(values.data, starts, ends, column.zone)
+    fits &= (times >= MIN_INSTANT) & (times < MAX_INSTANT)
+    for row in np.flatnonzero(values.tagged(STRING, ESCAPED) & ~fits).tolist():
+        text = values.text(row)
+        if values.tags[row] == ESCAPED:
+            text = json.loads(f'"{text}"')
+        if (found := instant_in(text, column.zone)) is not None:
+            times[row], fits[row] = found, True
+    times[~fits] = 0
+    missing, bitmap = _nulls(fits)
+    return pa.Array.from_buffers(column.arrow, fits.size, [bitmap, pa.py_buffer(times)], missing), fits
+
+
+def _list(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+    """A list has its null elements; one with an element of another type is no value of the column."""
+    assert column.items is not None
+    is_list = values.tags == ARRAY
+    starts, ends = np.where(is_list, values.starts, 0), np.where(is_list, values.ends, 0)
+    offsets, tags, froms, tos = elements(values.data, starts, ends)
+    inside = _Values(values.data, tags, froms, tos)
+    array, fits = _read(inside, replace(column, type=column.items, items=None))
+    wrong = np.append(0, np.cumsum(inside.present & ~fits))
+    whole: Mask = is_list & (wrong[offsets[1:]] == wrong[offsets[:-1]])
+    if not whole.all():  # the elements of a list that is none are left out
+        lengths = np.where(whole, np.diff(offsets), 0)
+        array = array.filter(pa.array(np.repeat(whole, np.diff(offsets))))
+        offsets = np.append(0, np.cumsum(lengths))
+    missing, bitmap = _nulls(whole)
+    buffers = [bitmap, pa.py_buffer(offsets.astype(np.int32))]
+    return pa.Array.from_buffers(column.arrow, whole.size, buffers, missing, children=[array]), whole
+
+
+def _read(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+    return _list(values, column) if column.items is not None else _READERS[column.type](values, column)
+
+
 _READERS: Final = {
     "string": _string,
     "integer": _integer,
     "decimal": _decimal,
     "float": _float,
     "boolean": _boolean,
+    "timestamp": _timestamp,
     "object": _json,
     "array": _json,
     "any": _json,

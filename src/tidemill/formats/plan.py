@@ -26,6 +26,7 @@ class ColumnRule:
     type: str
     required: bool
     scale: int = 0
+    zone: str | None = None  # of timestamps without an offset; None: they are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,9 @@ class ReadPlan:
             self.time_column,
         }
         return tuple(
-            rule.name for rule in self.rules if rule.name in used or rule.type in ("integer", "decimal")
+            rule.name
+            for rule in self.rules
+            if rule.name in used or rule.type in ("integer", "decimal", "timestamp")
         )
 
 
@@ -138,7 +141,13 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
     return ReadPlan(
         stream=stream.name,
         rules=tuple(
-            ColumnRule(name, field.type, field.required, field.scale or 0)
+            ColumnRule(
+                name,
+                field.type,
+                field.required,
+                field.scale or 0,
+                stream.event_time.timezone if field.type == "timestamp" else None,
+            )
             for name, field in stream.fields.items()
         ),
         identity=stream.identity if stream.gate == "event_id" else (),
@@ -166,7 +175,7 @@ def reading_of(stream: Stream, limits: Limits) -> str:
     """A name for how records of a stream are read: all that decides their outcome and the columns of raw."""
     plan = plan_for(stream, limits)
     said = [
-        [asdict(rule) for rule in plan.rules],
+        [{key: said for key, said in asdict(rule).items() if said is not None} for rule in plan.rules],
         [plan.identity, plan.tenant_column, plan.tenant_value, plan.type_column, sorted(plan.types)],
         [plan.time_column, plan.time_type, plan.time_zone, plan.skew_past, plan.skew_future],
         [plan.record_bytes, plan.depth],

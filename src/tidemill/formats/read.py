@@ -47,6 +47,7 @@ _TAGS_OF_TYPE = {
     "decimal": (INTEGER, FRACTION, EXPONENT),
     "float": (INTEGER, FRACTION, EXPONENT),
     "boolean": (TRUE, FALSE),
+    "timestamp": (STRING,),
     "object": (OBJECT,),
     "array": (ARRAY,),
     "any": (STRING, ESCAPED, INTEGER, FRACTION, EXPONENT, TRUE, FALSE, OBJECT, ARRAY),
@@ -151,6 +152,9 @@ class _Bulk:
             else:
                 exact = self._surely_fits(rule.name, rule.type, rule.scale, rows)
             keep &= exact
+        for rule in self.plan.rules:
+            if rule.type == "timestamp":
+                keep &= self._surely_instants(rule.name, rule.zone, rows)
         if not keep.all():
             self.good[rows[~keep]] = False
             mask = pa.array(keep)
@@ -299,6 +303,14 @@ class _Bulk:
         else:
             values, exact = whole_numbers(text, start, end, tags)
         return values, exact | (tags == MISSING) | (tags == NULL)
+
+    def _surely_instants(self, name: str, zone: str | None, rows: Ints) -> Mask:
+        tags = self._tags(name)[rows]
+        text, start, end = self._span(name, rows)
+        is_text = tags == STRING
+        time, exact = instants(text, np.where(is_text, start, 0), np.where(is_text, end, 0), zone)
+        exact &= (time >= MIN_INSTANT) & (time < MAX_INSTANT)
+        return exact | (tags == MISSING) | (tags == NULL)
 
     def _surely_fits(self, name: str, kind: str, scale: int, rows: Ints) -> Mask:
         """A number nobody keeps: told by its length alone, and read only when that does not tell."""

@@ -1,4 +1,4 @@
-"""`rebuild --rollups` and `--index`: makes them again from raw; what comes out is what was there.
+"""`rebuild --rollups`, `--index` and `--columns`: makes them again from raw; the same comes out.
 
 It decides nothing: rollups and index have one way to be made.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.rollups.roller import Rebuilt
     from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.workers import Workers
+    from tidemill.raw.compaction.remaking import RemadeColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,18 @@ class Rebuilder:
             self._settle(stream)
             done = workers.output(stream, "index").rebuild(_all(span), workers.warehouse.clock())
             assert isinstance(done, Indexed)
+            return done
+
+    def columns(self, stream: str) -> RemadeColumns:
+        """Make the declared columns of raw again, in all parts that have them by another declaration. Returns
+        what was made."""
+        workers = self._workers
+        declared = workers.project.stream(stream)
+        with exclusive(layout.tick_lock(workers.root), "rebuild"):
+            self._settle(stream)
+            now = workers.warehouse.clock()
+            done = workers.packer.remake_all(declared, now)
+            self._settle(stream)  # the index follows
             return done
 
     def results(self, stream: str, window: str) -> WindowRefresh:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.events.delivery import Delivered
     from tidemill.raw.accept.batch import Batch
     from tidemill.raw.compaction.packer import PackLook
+    from tidemill.raw.compaction.remaking import RemadeColumns
     from tidemill.storage.state.faults import Fault
 
 
@@ -38,13 +39,14 @@ class StreamTick:
     windows: Coordinated | None = None  # None: it has no windows
     indexed: Indexed | None = None  # None: nothing is indexed
     packed: PackLook | None = None  # None: nothing is packed
+    columns: RemadeColumns | None = None  # of raw; None: they are as they are declared
     chains: ChainRound | None = None  # None: it has no vectors
     damaged: int = 0  # datasets that somebody deleted or damaged
     others: Mapping[str, Refreshed] = field(default_factory=dict)  # what else is made of its slices, by name
 
     @property
     def idle(self) -> bool:
-        parts = (self.windows, self.indexed, self.packed, self.chains, *self.others.values())
+        parts = (self.windows, self.indexed, self.packed, self.columns, self.chains, *self.others.values())
         worked = self.batch is not None or self.tiles or self.compacted
         return not worked and all(part is None or part.idle for part in parts)
 
@@ -123,6 +125,8 @@ class StreamStatus:
     packed_parts: int = 0  # of raw
     fresh_parts: int = 0  # of raw, with rows that are not packed
     unpacked_slices: int = 0  # that wait for a full group
+    stale_parts: int = 0  # of raw, whose columns are of another declaration …
+    stale_rows: int = 0  # … and their rows
     chains: ChainStatus | None = None  # None: it has no vectors
     late_dropped: int = 0  # late rows that a window left out, or ordered output where there is none
     faults: Sequence[Fault] = ()  # what of it cannot be worked on, and why

@@ -273,7 +273,9 @@ def tick_stream(workers: Workers, stream: Stream, now: int, guard: Guard) -> Str
         if stream.pack.enabled
         else None
     )
-    if packed is not None and not packed.idle:  # the index has what was packed again at once
+    columns = guard.attempt(name, PACK, lambda: workers.packer.remake_due(stream, now))
+    # the index has what was packed or made again at once
+    if (packed is not None and not packed.idle) or (columns is not None and not columns.idle):
         again = guard.attempt(name, "index", lambda: _index(workers, name, start))
         done = replace(done, indexed=_both(done.indexed, again))
     if done.idle:
@@ -281,7 +283,9 @@ def tick_stream(workers: Workers, stream: Stream, now: int, guard: Guard) -> Str
             guard.attempt(name, one.name, partial(one.compact, now)) or 0 for one in workers.outputs(name)
         )
         done = replace(done, compacted=sum(merged))
-    return _with(replace(done, packed=packed), _refreshed(workers, name, Stage.SETTLED, start, guard))
+    return _with(
+        replace(done, packed=packed, columns=columns), _refreshed(workers, name, Stage.SETTLED, start, guard)
+    )
 
 
 def _is_retracting(workers: Workers, stream: str) -> bool:

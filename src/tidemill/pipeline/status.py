@@ -10,6 +10,7 @@ from tidemill.model.slices import SliceStatus
 from tidemill.outputs.index.table import index_path
 from tidemill.pipeline.reports import StreamStatus
 from tidemill.query.service import arrivals
+from tidemill.raw.compaction.remaking import StaleColumns
 from tidemill.raw.standins import is_settled
 from tidemill.raw.tail.late import LateCounts
 from tidemill.raw.watermark import idle_sources
@@ -45,6 +46,7 @@ def status_of(workers: Workers, stream: str) -> StreamStatus:
     totals = dict(workers.state.totals(stream))
     late = look.at("raw", lambda: LateCounts(workers.feed).of(stream, totals["late"]).dropped, 0)
     waiting = look.at("pack", lambda: workers.packer.waiting(stream)[stream], 0)
+    stale = look.at("raw", lambda: workers.packer.stale(stream), StaleColumns())
     chains = look.at("chains", lambda: workers.chains.current(stream), None)
     manifests = look.at("sources", lambda: workers.sources.counts(declared), {})
     pending = look.at(
@@ -73,6 +75,8 @@ def status_of(workers: Workers, stream: str) -> StreamStatus:
         packed_parts=packed,
         fresh_parts=sum(part.rows > 0 for part in parts) - packed,
         unpacked_slices=waiting,
+        stale_parts=stale.parts,
+        stale_rows=stale.rows,
         retry_at=_next_try(workers, stream) if totals["failed_slices"] else None,
         manifests=manifests,
         chains=chains,

@@ -5,7 +5,7 @@ It only looks, and starts no JVM.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ class StreamFacts:
     windows: Sequence[str] = field(default=())
     tenants: Tenants | None = None  # None: all its events are of one, which the stream declares
     kind: str = "events"  # or delta: its records change vectors
+    notes: Sequence[tuple[str, Mapping[str, str]]] = ()  # field, and its unit and whatever else goes with it
 
 
 def catalog(
@@ -73,6 +74,7 @@ def _facts(warehouse: Warehouse, stream: Stream, tenant: str | None, *, values: 
         windows=tuple(stream.windows),
         tenants=_tenants(warehouse, stream, tenant),
         kind=stream.kind,
+        notes=[(name, declared.notes) for name, declared in stream.fields.items() if declared.notes],
     )
 
 

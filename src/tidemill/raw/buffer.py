@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
+from tidemill.raw.columns import size_column
 from tidemill.raw.tables import INSTANT
 from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.table import Table
@@ -86,14 +87,14 @@ def buffered(raw: Table, watermark: int | None) -> StreamBuffer:
     parts = snapshot.select(ranges={"event_time": (low, None)})
     wanted = None if watermark is None else pc.field("event_time") > pa.scalar(watermark, INSTANT)
     for path in snapshot.paths(parts):
-        table = read_part(path, ["event_time", "payload"], where=wanted)
+        table = read_part(path, ["event_time", size_column(path)], where=wanted)
         found.add(_piece(table))
     return found
 
 
 def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
     """By slice the rows of raw after the instant given for it, for the slices named. Payloads are read only
-    where a part has such a row."""
+    where a part has such a row, and does not say how long they are."""
     found: dict[str, list[Piece]] = {}
     if not after:
         return {}
@@ -110,8 +111,7 @@ def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
         wanted: Mask = times > ends[codes]
         if not wanted.any():
             continue
-        payload = read_part(path, ["event_time", "payload"])
-        times, sizes = _piece(payload)
+        times, sizes = _piece(read_part(path, ["event_time", size_column(path)]))
         for code in np.unique(codes[wanted]).tolist():
             mine = wanted & (codes == code)
             found.setdefault(names[code], []).append((times[mine], sizes[mine]))
@@ -123,5 +123,6 @@ def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
 
 def _piece(table: pa.Table) -> Piece:
     times = one(table.column("event_time")).cast(pa.int64()).to_numpy()
-    sizes = one(pc.binary_length(table.column("payload"))).cast(pa.int64()).to_numpy()
+    said = one(table.column(1))
+    sizes = (pc.binary_length(said) if pa.types.is_string(said.type) else said).cast(pa.int64()).to_numpy()
     return times, sizes

@@ -22,16 +22,19 @@ from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import Ints, Mask, Words
 from tidemill.formats.arrow import one, read_ipc, string_buffers, write_ipc
 from tidemill.formats.columns import strings
+from tidemill.formats.declared import SIZE
 from tidemill.formats.decode import decode
 from tidemill.formats.hashing import SEED_TENANT, hash_bytes, key_lanes
 from tidemill.formats.key_runs import hash_keys, key_ranges
+from tidemill.formats.payload_columns import columns_in, typed
 from tidemill.formats.plan import ReadPlan
 from tidemill.formats.read import read_chunk
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, Reject, SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT
+from tidemill.raw.columns import column_at, declared_in, payload_sizes
 from tidemill.raw.quarantine import REPLAY
-from tidemill.storage.tables.parts import read_part
+from tidemill.storage.tables.parts import open_part, read_part
 
 if TYPE_CHECKING:
     from tidemill.raw.accept.batch import Acceptor
@@ -52,6 +55,7 @@ _RAW: Final = [
 ]
 _QUARANTINE: Final = ["slice", "line", "arrival", "outcome", "reason", "tenant", "payload"]
 
+_BATCH_ROWS: Final = 16_384  # whose columns are compared at once
 Difference = tuple[str, str, str]  # raw, quarantine or ids; where; what
 
 
@@ -132,6 +136,34 @@ def _type_hashes(types: pa.Array) -> Words:
     ]
     codes = types.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)
     return np.array([*known, 0], np.uint64)[codes]
+
+
+# -- columns and payloads
+
+
+def compare_columns(path: str) -> Iterator[Difference]:
+    """A kernel: columns of a raw part that are not what its payloads say by the declaration that it names."""
+    with open_part(path) as file:
+        declared = declared_in(file, path)
+        if declared is None:
+            return
+        fields = columns_in([each.column for each in declared.columns])
+        names = ["slice", "line", "payload", SIZE, *(each.leaf for each in declared.columns)]
+        wrong: dict[str, tuple[str, int]] = {}
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(names)), use_threads=False):
+            payload = one(batch.column("payload"))
+            values = typed(fields, payload).arrays
+            found = [(SIZE, batch.column(SIZE), payload_sizes(payload))]
+            found += [
+                (each.leaf, column_at(batch, each.path), value)
+                for each, value in zip(declared.columns, values, strict=True)
+            ]
+            for name, has, said in found:
+                if name not in wrong and not has.equals(said):
+                    row = next(row for row in range(len(has)) if not has[row].equals(said[row]))
+                    wrong[name] = batch.column("slice")[row].as_py(), batch.column("line")[row].as_py()
+    for name, (slice, line) in wrong.items():
+        yield "raw", slice, f"column {name} of line {line} is not what its payload says"
 
 
 # -- slices
@@ -541,6 +573,7 @@ class _Job:
         raw = self._sort(sort_raw, "raw")
         units = list(self._units(raw, self._sort(sort_quarantine, "quarantine")))
         found = engine.run(compare, units, "verify rows", self._size)
+        found += self._columns()
         records = [unit.keys for unit in units if Path(unit.keys).exists()]
         if records and not expired:  # else what kept a record out may be gone
             held = [str(self.folder / name) for name in raw]
@@ -548,6 +581,12 @@ class _Job:
             keys = [KeysUnit(low, high, records, held) for low, high in ranges]
             found += engine.run(compare_keys, keys, "verify outcomes", self._size)
         return found
+
+    def _columns(self) -> list[Difference]:
+        snapshot = self.acceptor.raw.snapshot()
+        parts = [part for part in snapshot.parts if part.rows]
+        size = sum(part.size for part in parts)
+        return self.acceptor.engine.run(compare_columns, snapshot.paths(parts), "verify columns", size)
 
     def _sort(self, kernel: Callable[[SortUnit], Iterator[str]], kind: str) -> list[str]:
         """The names of the files that the rows of a table were sorted into."""

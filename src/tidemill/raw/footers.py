@@ -14,6 +14,7 @@ from typing import Final, cast
 
 import numpy as np
 
+from tidemill.formats.declared import Column, RawColumn, RawColumns
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Repeat
 from tidemill.storage.state.protocol import ClockState, Progress
@@ -33,6 +34,7 @@ RAW_PART: Final = "raw"  # kinds of footers: a part of a batch …
 QUARANTINE_PART: Final = "quarantine"  # … and its records that were not accepted
 PACKED: Final = "packed"  # rows of several batches; also what a stand-in says of parts whose rows moved there
 TOMBSTONE: Final = "word"  # a stand-in for parts that were packed
+COLUMNS: Final = "columns"  # key: by which declaration the columns of the part were made
 EXPIRED: Final = "expired"  # a stand-in for parts that have expired, and what it says of those
 _NO_BATCH: Final[dict[str, object]] = {"batch": "", "slices": [], "runs": [], "clocks": [], "progress": None}
 
@@ -157,6 +159,7 @@ class BatchFooter:
     large: LargeRows | None = None
     kind: str = RAW_PART
     reading: str = ""  # how records were read, as `reading_of` names it; former versions did not say
+    columns: RawColumns | None = None  # by which its columns were made; former versions had none
 
     def said_before(self) -> BatchFooter:
         """Of the next part of the same rows: all that is said once was."""
@@ -172,6 +175,7 @@ class BatchFooter:
             "clocks": [asdict(clock) for clock in self.clocks],
             "progress": self.progress.to_footer() if self.progress is not None else None,
             **({"reading": self.reading} if self.reading else {}),
+            **({COLUMNS: self.columns.to_footer()} if self.columns is not None else {}),
             **(self.large.to_footer() if self.large is not None else {}),
         }
 
@@ -200,6 +204,7 @@ class BatchFooter:
             large=LargeRows.from_footer(footer) if "rows_of" in footer else None,
             kind=text_in(footer, "kind", RAW_PART),
             reading=text_in(footer, "reading", ""),
+            columns=declared_by(footer),
         )
 
 
@@ -215,6 +220,7 @@ class PackedFooter:
     rows: int = 0
     min_time: int = 0
     max_time: int = 0
+    columns: RawColumns | None = None  # by which its columns were made; former versions had none
 
     @staticmethod
     def of(stream: str, slices: Mapping[str, str], created_at: int, *, packed: bool) -> PackedFooter:
@@ -248,6 +254,7 @@ class PackedFooter:
             "rows": self.rows,
             "min_time": self.min_time,
             "max_time": self.max_time,
+            **({COLUMNS: self.columns.to_footer()} if self.columns is not None else {}),
         }
 
     @staticmethod
@@ -262,6 +269,7 @@ class PackedFooter:
             rows=number_in(footer, "rows"),
             min_time=number_in(footer, "min_time"),
             max_time=number_in(footer, "max_time"),
+            columns=declared_by(footer),
         )
 
 
@@ -269,7 +277,7 @@ class PackedFooter:
 class GonePart:
     """A part that was packed or has expired, as its stand-in tells of it."""
 
-    footer: Footer  # of that part, verbatim
+    footer: Footer  # of that part, verbatim, but for its columns
     accepted: Mapping[str, int]  # rows by slice; so are the others
     late: Mapping[str, int]
     bounds: Mapping[str, tuple[int, int]]  # first and last event time
@@ -389,6 +397,22 @@ def packed_footer(path: Path | str) -> PackedFooter:
 def stand_in_footer(path: Path | str) -> StandInFooter:
     """Of a part without rows that speaks for others."""
     return StandInFooter.from_footer(read_footer(path))
+
+
+def declared_by(footer: Footer) -> RawColumns | None:
+    """By which declaration the columns of a part were made; None: by none."""
+    if COLUMNS not in footer:
+        return None
+    said = fields_in(footer, COLUMNS)
+    columns = (as_fields(one, "fields") for one in items_in(said, "fields"))
+    misfits = texts_in(said, "misfits") if "misfits" in said else ()
+    return RawColumns(tuple(map(_column, columns)), frozenset(misfits))
+
+
+def _column(said: Footer) -> RawColumn:
+    items, zone = (text_in(said, key) if key in said else None for key in ("items", "zone"))
+    column = Column(text_in(said, "name"), text_in(said, "type"), number_in(said, "scale", 0), items, zone)
+    return RawColumn(column, texts_in(said, "path"))
 
 
 def _gone(footer: Footer, why: str) -> tuple[GonePart, ...]:

@@ -20,6 +20,7 @@ from tidemill.model.levels import BASE
 from tidemill.model.slices import Counts
 from tidemill.model.time import DAY, Interval
 from tidemill.raw.footers import (
+    COLUMNS,
     BatchFooter,
     GonePart,
     PackedFooter,
@@ -110,7 +111,7 @@ def as_recorded(facts: PartFacts, path: str) -> GonePart:
         for name in names:
             tiles.setdefault(name, []).append(start // BASE.tile)
     return GonePart(
-        footer=facts.footer.to_footer(),
+        footer=replace(facts.footer, columns=None).to_footer(),
         accepted=facts.accepted,
         late=facts.late,
         bounds=facts.bounds,
@@ -147,7 +148,8 @@ def held_part(path: str) -> Iterator[Held]:
         steps[name] = steps_of(np.unique(times // BASE.tile))
         days, counts = np.unique(times // DAY, return_counts=True)
         by_day[name] = dict(zip(days.tolist(), counts.tolist(), strict=True))
-    yield Held(path, by_day, GonePart(read_footer(path), accepted, lates, bounds, steps))
+    footer = {key: said for key, said in read_footer(path).items() if key != COLUMNS}
+    yield Held(path, by_day, GonePart(footer, accepted, lates, bounds, steps))
 
 
 def steps_of(numbers: Ints) -> list[int]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
+from tidemill.formats.declared import RawColumns
 from tidemill.model.time import format_instant
+from tidemill.raw.footers import declared_by
 from tidemill.storage import layout
+from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.schemas import stored_schema
 from tidemill.storage.tables.table import Table
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
@@ -47,18 +52,48 @@ QUARANTINE: Final = pa.schema(
 QUARANTINE_STATS: Final = ("slice", "arrival")
 
 
-def raw_table(warehouse: Path, stream: str) -> Table:
+def raw_table(warehouse: Path, stream: str, columns: RawColumns) -> Table:
     """Its parts span days. A table that has a folder for each day keeps that: Delta cannot change it."""
     root = layout.raw(warehouse, stream)
-    known = Table.existing(root)
-    by_day = known is not None and is_by_day(known)
+    if (known := Table.existing(root)) is not None:
+        show_columns(known, columns)
+        return known
     return Table.open(
         root,
-        schema=pa.schema([pa.field(DAY_COLUMN, pa.string()), *RAW]) if by_day else RAW,
-        partition_by=(DAY_COLUMN,) if by_day else (),
+        schema=pa.schema([*RAW, *columns.fields]),
         name=f"{stream}_raw",
         description=f"accepted events of {stream}, payload verbatim",
     )
+
+
+def show_columns(raw: Table, columns: RawColumns, now: int = 0) -> None:
+    """Have the table show the declared columns, but for those that a part has in another type: Delta knows
+    one type of a column. They come back once the part is made again."""
+    if not shows_all(raw, columns):
+        hidden = _retyped(raw, columns)
+        raw.reshape(_schema(raw, [one for one in columns.fields if one.name not in hidden]), now)
+
+
+def shows_all(raw: Table, columns: RawColumns) -> bool:
+    return raw.schema.equals(stored_schema(_schema(raw, columns.fields), ()), check_metadata=True)
+
+
+def _schema(raw: Table, fields: Sequence[pa.Field]) -> pa.Schema:
+    head = [pa.field(DAY_COLUMN, pa.string())] if is_by_day(raw) else []
+    return pa.schema([*head, *RAW, *fields])
+
+
+def _retyped(raw: Table, columns: RawColumns) -> set[str]:
+    """Columns that some part has in another type, whatever their case."""
+    wanted = {one.name.lower(): one for one in columns.fields}
+    found: set[str] = set()
+    for path in raw.snapshot().paths([part for part in raw.snapshot().parts if part.rows]):
+        said = declared_by(read_footer(path))
+        for there in said.fields if said is not None and said.id != columns.id else ():
+            mine = wanted.get(there.name.lower())
+            if mine is not None and (mine.name != there.name or mine.type != there.type):
+                found.add(mine.name)
+    return found
 
 
 def is_by_day(raw: Table) -> bool:

@@ -105,6 +105,7 @@ def _kept_of(
         name=f"{prefix}-{set_hash([part.path, *batches])[:24]}-undone.parquet",
         footer=left,
         sort=False,
+        columns=left.columns,
     )
 
 

@@ -107,6 +107,9 @@ def _parts(done: StreamTick, builds: Sequence[BuildOutcome]) -> Iterator[str]:
         yield f"{many(done.indexed.built, 'index part')} built{gone}"
     if done.packed is not None and not done.packed.idle:
         yield look_words(done.packed)
+    if done.columns is not None and not done.columns.idle:
+        left = f", {many(done.columns.left.rows, 'row')} left" if done.columns.left.parts else ""
+        yield f"columns of {many(done.columns.rows, 'row')} made again{left}"
     if done.compacted:
         yield f"{many(done.compacted, 'part')} of rollups merged"
     if done.chains is not None:

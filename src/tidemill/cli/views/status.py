@@ -105,6 +105,7 @@ def status_table(now: int, of: StreamStatus) -> Table:
     pairs += [
         ("raw", Text(f"{many(of.raw_rows, 'row')} in {many(of.raw_parts, 'part')}")),
         *([("packing", _packing(of))] if of.packed_parts or of.unpacked_slices else []),
+        *([("columns", _stale_columns(of))] if of.stale_parts else []),
         *([("sealed before", Text(format_instant(of.sealed)))] if of.sealed is not None else []),
         ("quarantine", Text(many(of.quarantine_rows, "row"))),
         *([("index", _index(of))] if of.index_parts is not None else []),
@@ -140,6 +141,11 @@ def _index(of: StreamStatus) -> Text:
 def _packing(of: StreamStatus) -> Text:
     parts = f"{many(of.packed_parts, 'packed part')}, {of.fresh_parts:,} fresh"
     return Text(f"{parts}; {many(of.unpacked_slices, 'slice')} not packed yet")
+
+
+def _stale_columns(of: StreamStatus) -> Text:
+    of_raw = f"{many(of.stale_rows, 'row')} in {many(of.stale_parts, 'part')}"
+    return Text(f"{of_raw} not made again yet by the new declaration", style="yellow")
 
 
 def _chains(of: ChainStatus) -> Text:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
     from tidemill.outputs.datasets.timeline import Timeline
     from tidemill.pipeline.documents.ticks import Remaking
+    from tidemill.raw.compaction.remaking import RemadeColumns
 
 STEPS_SHOWN: Final = 100  # of a plan, in a table
 
@@ -168,6 +169,13 @@ def remade(stream: str, of: Remaking, *, done: bool) -> View:
         yield line((f"{stream} rollups", "bold"), f": {tiles}{levels} {made}{sealed}")
     if of.parts is not None:
         yield line((f"{stream} index", "bold"), f": {many(of.parts, 'part')} {made}")
+
+
+def columns(stream: str, done: RemadeColumns) -> View:
+    """What was made again of the columns of raw, and what is left."""
+    words = f"{many(done.rows, 'row')} in {many(done.parts, 'part')} made again"
+    left = f"; {many(done.left.rows, 'row')} in {many(done.left.parts, 'part')} to make again"
+    yield line((f"{stream} columns", "bold"), f": {words}{left if done.left.parts else ''}")
 
 
 def retried(stream: str, count: int) -> View:

@@ -24,6 +24,7 @@ from pyarrow import ipc
 
 from tidemill.config.stream import Stream
 from tidemill.config.vectors import Vector
+from tidemill.formats.declared import declared_column
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
@@ -38,15 +39,6 @@ log = logging.getLogger(__name__)
 
 METADATA_KEY: Final = b"tidemill"
 _KIND: Final = "dataset"
-_TYPES: Final = {
-    "string": pa.string(),
-    "integer": pa.int64(),
-    "float": pa.float64(),
-    "boolean": pa.bool_(),
-    "object": pa.string(),  # these three as JSON text
-    "array": pa.string(),
-    "any": pa.string(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +72,8 @@ def dataset_schema(stream: Stream) -> pa.Schema:
     for name, declared in stream.fields.items():
         if name in LEADING:
             continue  # it is that column
-        if declared.type == "decimal":
-            fields.append(pa.field(name, pa.decimal128(18, declared.scale or 0)))
-        else:
-            fields.append(pa.field(name, _TYPES[declared.type]))
+        kind = declared_column(stream, name).arrow
+        fields.append(pa.field(name, kind, metadata=declared.notes or None))
     return pa.schema(fields)
 
 
@@ -97,11 +87,15 @@ def _delta_fields(vector: Vector) -> list[pa.Field]:
 
 
 def columns_name(schema: pa.Schema) -> str:
-    """A name for the columns of a dataset: the same names and types, read from the same columns, in the same
-    order have the same one."""
+    """A name for the columns of a dataset: the same names, types and units, read from the same columns, in
+    the same order have the same one. Another description makes no other dataset."""
     text = "\n".join(
         f"{one.name}\t{one.type}\t{one.nullable}"
-        + "".join(f"\t{key.decode()}={value.decode()}" for key, value in sorted((one.metadata or {}).items()))
+        + "".join(
+            f"\t{key.decode()}={value.decode()}"
+            for key, value in sorted((one.metadata or {}).items())
+            if key != b"comment"
+        )
         for one in schema
     )
     return hashlib.sha256(text.encode()).hexdigest()[:16]

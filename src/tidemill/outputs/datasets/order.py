@@ -146,6 +146,15 @@ def _weights(run: Run) -> Ints:
             ends, _ = string_buffers(one(column))
             total += ends[run.rows + 1] - ends[run.rows]
         elif pa.types.is_list(column.type):
-            sizes = pc.fill_null(pc.list_value_length(one(column)), 0).to_numpy(zero_copy_only=False)
-            total += sizes[run.rows] * (column.type.value_type.bit_width // 8)
+            total += _list_bytes(one(column))[run.rows]
     return total
+
+
+def _list_bytes(lists: pa.ListArray) -> Ints:
+    """Of the elements of each list."""
+    sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    if not pa.types.is_string(lists.type.value_type):
+        return sizes * (lists.type.value_type.bit_width // 8)
+    texts, _ = string_buffers(lists.flatten())  # of lists that are there, one behind the other
+    ends = np.append(0, np.cumsum(sizes))
+    return (texts[ends[1:]] - texts[ends[:-1]]).astype(np.int64)

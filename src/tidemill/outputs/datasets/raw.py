@@ -1,6 +1,6 @@
 """Rows of raw for a group of windows, typed, a bounded batch at a time.
 
-Only row groups that can hold a wanted row are read, and only the payloads of wanted rows are looked into.
+Only row groups that can hold a wanted row are read, and payloads only where a part has no column of a field.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one
-from tidemill.formats.payload_columns import Columns, columns_of, typed
+from tidemill.formats.payload_columns import Columns, columns_of
 from tidemill.model.slices import Repeat
 from tidemill.model.time import Interval
 from tidemill.model.windows import Build
@@ -26,10 +25,12 @@ from tidemill.outputs.datasets.dataset import dataset_schema
 from tidemill.outputs.datasets.deltas import delta_columns
 from tidemill.outputs.datasets.order import LINE, SLICE
 from tidemill.outputs.datasets.runs import is_repeated
+from tidemill.raw.columns import PartColumns, part_columns
 from tidemill.storage.tables.parts import open_part
 
 CODED: Final = ("tenant", "slice")  # columns that are read as codes
-_WIDE: Final = ("event_time", "slice", "tenant", "event_id", "line", "payload")
+_WIDE: Final = ("event_time", "slice", "tenant", "event_id", "line")  # and the fields
+_PAYLOAD: Final = "payload"
 _LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch that is read
 
 
@@ -57,8 +58,9 @@ class Recent:
     def __reduce__(self) -> tuple[type[Recent], tuple[int]]:
         return Recent, (0,)
 
-    def table(self, piece: RowPiece) -> pa.Table | None:
-        """The row group; None when it is too large to be kept. Who asks while it is being read waits."""
+    def table(self, piece: RowPiece, names: Sequence[str]) -> pa.Table | None:
+        """These columns of the row group, the same for all that share it; None when it is too large to be
+        kept. Who asks while it is being read waits."""
         if piece.size > self._limit:
             return None
         with self._guard:
@@ -73,8 +75,7 @@ class Recent:
         if mine:
             try:
                 with open_part(piece.path, CODED) as file:
-                    columns = list(_WIDE)
-                    reading.set_result(file.read_row_group(piece.group, columns, use_threads=False))
+                    reading.set_result(file.read_row_group(piece.group, list(names), use_threads=False))
             except BaseException as error:
                 with self._guard:
                     self._kept.pop(piece, None)
@@ -101,7 +102,7 @@ class RawParts:
 
 def _pieces(path: str) -> Iterator[RowPiece]:
     with open_part(path, CODED) as file:
-        positions = {name: file.schema_arrow.get_field_index(name) for name in _WIDE}
+        positions = {name: file.schema_arrow.get_field_index(name) for name in (*_WIDE, _PAYLOAD)}
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             size = sum(group.column(position).total_uncompressed_size for position in positions.values())
@@ -183,6 +184,7 @@ class WindowRowReader:
     schema: pa.Schema = field(init=False)
     counts: Ints = field(init=False)
     misfits: list[Counter[str]] = field(init=False)
+    _parts: dict[str, PartColumns] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.columns = columns_of(self.stream)
@@ -203,14 +205,25 @@ class WindowRowReader:
             for batch in self._whole(piece, max(_LEAST_ROWS, min(_MOST_ROWS, at_once))):
                 rows, window, rank = self.wanted.rows(batch)
                 if rows.size:
-                    yield self._typed(batch, rows, window, rank), window
+                    yield self._typed(batch, rows, window, rank, piece), window
 
     def _whole(self, piece: RowPiece, rows: int) -> Iterator[pa.RecordBatch]:
-        kept = self.recent.table(piece) if self.recent is not None else None
+        names = [*_WIDE, *(name for name in self._names(piece.path) if name not in _WIDE)]
+        kept = self.recent.table(piece, names) if self.recent is not None else None
         if kept is not None:
             yield from kept.to_batches(rows)
         else:
-            yield from (batch for _, batch in self._batches([piece], _WIDE, rows))
+            yield from (batch for _, batch in self._batches([piece], names, rows))
+
+    def _names(self, path: str) -> list[str]:
+        """Where the declared fields are in a part."""
+        return [_PAYLOAD] if self.stream.vector is not None else self._fields(path).names
+
+    def _fields(self, path: str) -> PartColumns:
+        if path not in self._parts:
+            with open_part(path) as file:
+                self._parts[path] = part_columns(file, path, self.columns)
+        return self._parts[path]
 
     def _batches(
         self, pieces: Sequence[RowPiece], columns: Sequence[str], rows: int
@@ -221,7 +234,9 @@ class WindowRowReader:
                 for batch in file.iter_batches(rows, groups, columns=list(columns), use_threads=False):
                     yield piece, batch
 
-    def _typed(self, batch: pa.RecordBatch, rows: Ints, window: Ints, rank: Ints) -> pa.Table:
+    def _typed(
+        self, batch: pa.RecordBatch, rows: Ints, window: Ints, rank: Ints, piece: RowPiece
+    ) -> pa.Table:
         if rows.size < batch.num_rows:
             batch = batch.take(pa.array(rows))
         self.counts += np.bincount(window, minlength=self.counts.size)
@@ -229,17 +244,16 @@ class WindowRowReader:
             batch.column("event_time"),
             batch.column("tenant").dictionary_decode(),
             batch.column("event_id"),
-            *self._declared(batch, window),
+            *self._declared(batch, window, piece),
             pa.array(rank.astype(np.int32)),
             batch.column("line"),
         ]
         return pa.Table.from_arrays(arrays, schema=self.schema)
 
-    def _declared(self, batch: pa.RecordBatch, window: Ints) -> Sequence[pa.Array]:
-        """What the payloads say."""
+    def _declared(self, batch: pa.RecordBatch, window: Ints, piece: RowPiece) -> Sequence[pa.Array]:
         if self.stream.vector is not None:
             return delta_columns(batch, self.stream.vector)
-        read = typed(self.columns, one(batch.column("payload")))
+        read = self._fields(piece.path).typed(batch)
         for column, at in read.misfits:
             for number, count in Counter(window[at].tolist()).items():
                 self.misfits[number][column] += count

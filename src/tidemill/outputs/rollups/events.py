@@ -1,7 +1,6 @@
 """Accepted events as the columns that metrics use, read back from raw, and which of them a metric counts.
 
-Raw already says tenant, event time, id and place; only dimensions and measures are read from the payload, by
-the same reader that first read them.
+Raw says tenant, event time, id and place of every event; dimensions and measures are declared columns.
 """
 
 from __future__ import annotations
@@ -14,13 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tidemill.formats.arrays import Ints, Mask, RecordChunk
-from tidemill.formats.arrow import one
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import one, unscaled
 from tidemill.formats.conditions import holds
+from tidemill.formats.declared import Column
+from tidemill.formats.payload_columns import Columns, columns_in
 from tidemill.formats.plan import ReadPlan
-from tidemill.formats.read import read_chunk
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.spec import Metric
+from tidemill.raw.columns import PartColumns, part_columns
 from tidemill.storage.tables.parts import open_part
 
 _KNOWN = ("tenant", "event_time", "event_id", "slice", "line")  # what raw itself says
@@ -113,28 +114,32 @@ def _read(
     wanted: Callable[[pa.Table, Ints], Mask],
 ) -> list[pa.Table]:
     """Of each file the wanted events; row groups that can hold none, by their times, are not read."""
+    fields = _fields(plan)
     tables = []
     for path in files:
-        rows = _rows(path, may_hold, wanted)
-        if rows.num_rows:
-            tables.append(with_columns(plan, rows))
+        with open_part(path) as file:
+            columns = part_columns(file, path, fields)
+            rows = _rows(file, [*_KNOWN, *columns.names], may_hold, wanted)
+        if rows is not None and rows.num_rows:
+            tables.append(with_columns(plan, rows, columns))
     return tables
 
 
 def _rows(
-    path: str, may_hold: Callable[[int, int], bool], wanted: Callable[[pa.Table, Ints], Mask]
-) -> pa.Table:
-    names = [*_KNOWN, "payload"]
+    file: pq.ParquetFile,
+    names: Sequence[str],
+    may_hold: Callable[[int, int], bool],
+    wanted: Callable[[pa.Table, Ints], Mask],
+) -> pa.Table | None:
     found = []
-    with open_part(path) as file:
-        for group in range(file.num_row_groups):
-            bounds = _bounds(file, group)
-            if bounds is not None and not may_hold(*bounds):
-                continue
-            rows = file.read_row_group(group, columns=names)
-            keep = wanted(rows, one(rows.column("event_time")).cast(pa.int64()).to_numpy())
-            found.append(rows if keep.all() else rows.filter(pa.array(keep)))
-        return pa.concat_tables(found) if found else file.schema_arrow.empty_table().select(names)
+    for group in range(file.num_row_groups):
+        bounds = _bounds(file, group)
+        if bounds is not None and not may_hold(*bounds):
+            continue
+        rows = file.read_row_group(group, columns=list(dict.fromkeys(names)))
+        keep = wanted(rows, one(rows.column("event_time")).cast(pa.int64()).to_numpy())
+        found.append(rows if keep.all() else rows.filter(pa.array(keep)))
+    return pa.concat_tables(found) if found else None
 
 
 def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
@@ -148,27 +153,32 @@ def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
     return low, high
 
 
-def with_columns(plan: ReadPlan, rows: pa.Table) -> pa.Table:
-    """Rows of raw (what it says itself, and the payload) as events with d0 …, m0 … read from the payload."""
-    payload = rows.column("payload").combine_chunks()
-    if isinstance(payload, pa.ChunkedArray):
-        payload = pa.concat_arrays(payload.chunks)
-    _, offsets, data = payload.buffers()
-    first = payload.offset
-    ends = np.frombuffer(offsets, np.int32)[first : first + len(payload) + 1].astype(np.int64)
-    chunk = RecordChunk(np.frombuffer(data, np.uint8), ends[:-1], ends[1:])
-    read = read_chunk(plan, chunk, 0)
-    names = [n for n in read.columns.column_names if n[0] in "dm" and n[1:].isdigit()]
-    columns = {
+def with_columns(plan: ReadPlan, rows: pa.Table, columns: PartColumns | None = None) -> pa.Table:
+    """Rows of raw as events with d0 …, m0 …, by where their part has the fields; None: in the payload. A
+    value that its declared type does not hold, since that was another, is null; the event still counts."""
+    found = columns if columns is not None else PartColumns(_fields(plan), None)
+    values = dict(zip(found.fields, found.typed(rows).arrays, strict=True))
+    read = {
         name: rows.column(name).dictionary_encode() if name in ("tenant", "slice") else rows.column(name)
         for name in _KNOWN
     }
-    if read.refused.num_rows == 0:
-        columns |= {name: read.columns.column(name) for name in names}
-    else:
-        # A field whose declared type changed since: the event still counts, without that value.
-        at = np.full(len(payload), -1, np.int64)
-        at[read.columns.column("row").to_numpy()] = np.arange(read.columns.num_rows)
-        where = pa.array(at, mask=at < 0)
-        columns |= {name: read.columns.column(name).take(where) for name in names}
-    return pa.table(columns)
+    for number, name in enumerate(plan.dimensions):
+        array = values[name]
+        read[f"d{number}"] = array.dictionary_encode() if pa.types.is_string(array.type) else array
+    for number, name in enumerate(plan.measures):
+        read[f"m{number}"] = _exact(values[name])
+    return pa.table(read)
+
+
+def _fields(plan: ReadPlan) -> Columns:
+    """What metrics look at."""
+    used = {*plan.dimensions, *plan.measures}
+    return columns_in([Column(rule.name, rule.type, rule.scale) for rule in plan.rules if rule.name in used])
+
+
+def _exact(array: pa.Array) -> pa.Array:
+    """Decimals as integers of their scale."""
+    if not pa.types.is_decimal(array.type):
+        return array
+    absent = np.asarray(array.is_null()) if array.null_count else None
+    return pa.array(unscaled(array), mask=absent)

@@ -1,34 +1,33 @@
-"""Reads parts of raw for streaming windows: row groups that can hold wanted rows, and the payloads of those.
+"""Reads parts of raw for streaming windows: row groups that can hold wanted rows, and the fields of those.
 
-Narrow columns decide first; a payload is looked into only for a row that is wanted by them, or once for all
-windows of the stream when most rows of its row group are. Nothing is written here.
+Narrow columns decide first; fields are read only for rows that are wanted by them, or once for all windows of
+the stream when most rows of their row group are. Nothing is written here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one, string_buffers
-from tidemill.formats.locate import paths_of
-from tidemill.formats.payload_columns import Column, Columns, typed
+from tidemill.formats.arrow import one
+from tidemill.formats.payload_columns import Columns, columns_named
 from tidemill.outputs.windows.buckets import buckets_of
 from tidemill.outputs.windows.decoded import GroupId, Narrow, RowGroup, Wide, group_ids, joined
 from tidemill.outputs.windows.fates import counts_elsewhere, fates
 from tidemill.outputs.windows.grid import Grid
 from tidemill.outputs.windows.keys import key_codes
 from tidemill.outputs.windows.wanted import FIELD, PAST, TENANT, ExtractUnit, RowScope, row_schema
+from tidemill.raw.columns import PartColumns, part_columns
 from tidemill.storage.tables.parts import open_part
 
 _NARROW: Final = ["event_time", "watermark", "slice"]
-_WIDE: Final = ["tenant", "line", "payload"]
-_LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch of payloads …
+_WIDE: Final = ["tenant", "line"]  # and the fields
+_LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch of rows …
 _BATCH_BYTES: Final = 8 << 20  # … and about how many bytes
 _MOSTLY: Final = 2  # a row group is decoded as a whole when more than one row in so many is wanted
 _LEAST, _MOST = -(2**63), 2**63 - 1
@@ -44,14 +43,16 @@ class RowReader:
         self._spec = unit.spec
         self._wanted = unit.wanted
         self._schema = row_schema(unit.spec, unit.stream)
-        self._columns = _columns(unit.stream, unit.spec.columns)
+        self._columns = columns_named(unit.stream, unit.spec.columns)
         self._shared = unit.shared
+        self._path = ""  # of the part that is being read
         self._grid = Grid(unit.spec, unit.wanted.starts, unit.cuts) if unit.spec.kind.by_time else None
         self._floor = max(unit.wanted.span.start, _floor(unit.wanted))
         self._members = _Members(unit.wanted) if unit.wanted.slices is not None else None
 
     def read(self) -> Iterator[Found]:
         for path in self._unit.parts:
+            self._path = path
             with open_part(path, ("tenant", "slice")) as file:
                 groups = [
                     one for one in group_ids(path, file.num_row_groups) if self._may_hold(file, one[-1])
@@ -110,7 +111,7 @@ class RowReader:
         names = pa.array([position.name for position in known], pa.string())
         if whole is None and self._shared.is_on and rows.size * _MOSTLY >= time.size:
             whole = self._shared.get(which, lambda: self._decode(file, group, narrow))
-        found = self._payloads(file, group, rows) if whole is None else _taken(whole, rows)
+        found = self._fields(file, group, rows) if whole is None else _taken(whole, rows)
         for wide, mine in found:
             yield from self._typed(
                 wide,
@@ -124,23 +125,27 @@ class RowReader:
                 pa.DictionaryArray.from_arrays(pa.array(number[code[mine]].astype(np.int32)), names),
             )
 
-    def _payloads(self, file: pq.ParquetFile, group: int, rows: Ints) -> Iterator[tuple[Wide, Ints]]:
-        """What payloads of wanted rows say, a batch at a time, and the numbers of those rows in the group."""
+    def _fields(self, file: pq.ParquetFile, group: int, rows: Ints) -> Iterator[tuple[Wide, Ints]]:
+        """What wanted rows say, a batch at a time, and the numbers of those rows in the group."""
         before = 0
-        for batch in _batches(file, group):
+        columns = self._in_part(file, self._columns)
+        for batch in _batches(file, group, columns):
             low, high = np.searchsorted(rows, [before, before + batch.num_rows])
             if low < high:
                 inside = rows[low:high] - before
                 wanted = batch if inside.size == batch.num_rows else batch.take(pa.array(inside))
-                yield _wide(wanted, self._columns), rows[low:high]
+                yield _wide(wanted, columns), rows[low:high]
             before += batch.num_rows
             if high == rows.size:
                 return
 
     def _decode(self, file: pq.ParquetFile, group: int, narrow: Narrow) -> RowGroup:
         """All of a row group, with the columns of all windows of the stream."""
-        columns = _columns(self._unit.stream, self._shared.columns)
-        return RowGroup(narrow, joined([_wide(batch, columns) for batch in _batches(file, group)]))
+        columns = self._in_part(file, columns_named(self._unit.stream, self._shared.columns))
+        return RowGroup(narrow, joined([_wide(batch, columns) for batch in _batches(file, group, columns)]))
+
+    def _in_part(self, file: pq.ParquetFile, wanted: Columns) -> PartColumns:
+        return part_columns(file, self._path, wanted, sizes=True)
 
     # -- what becomes of a batch
 
@@ -209,37 +214,28 @@ class _Members:
         return keep
 
 
-def _columns(stream: Stream, names: Sequence[str]) -> Columns:
-    fields = stream.fields
-    columns = tuple(Column(name, fields[name].type, fields[name].scale or 0) for name in names)
-    return Columns(columns, paths_of(names))
-
-
 def _narrow(file: pq.ParquetFile, group: int) -> Narrow:
     found = file.read_row_group(group, _NARROW, use_threads=False)
     time, watermark, slices = (one(found.column(name)) for name in _NARROW)
     return Narrow(_ints(time), watermark, slices)
 
 
-def _batches(file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
-    """The payloads of a row group and whose they are, so many at a time that memory is bounded."""
+def _batches(file: pq.ParquetFile, group: int, columns: PartColumns) -> Iterator[pa.RecordBatch]:
+    """Fields of a row group and whose they are, so many rows at a time that memory is bounded."""
     said = file.metadata.row_group(group)
     size = said.column(file.schema_arrow.get_field_index("payload")).total_uncompressed_size
     at_once = _BATCH_BYTES * said.num_rows // max(1, size)
     step = max(_LEAST_ROWS, min(_MOST_ROWS, at_once))
-    yield from file.iter_batches(step, [group], columns=_WIDE, use_threads=False)
+    names = list(dict.fromkeys([*_WIDE, *columns.names]))
+    yield from file.iter_batches(step, [group], columns=names, use_threads=False)
 
 
-def _wide(batch: pa.RecordBatch, columns: Columns) -> Wide:
-    payload = one(batch.column("payload"))
-    offsets, _ = string_buffers(payload)
+def _wide(batch: pa.RecordBatch, columns: PartColumns) -> Wide:
     return Wide(
         tenant=batch.column("tenant"),
         line=batch.column("line"),
-        bytes=pa.array(np.diff(offsets.astype(np.int64))),
-        fields=dict(
-            zip((column.name for column in columns.columns), typed(columns, payload).arrays, strict=True)
-        ),
+        bytes=columns.sizes(batch).cast(pa.int64()),
+        fields=dict(zip(columns.fields, columns.typed(batch).arrays, strict=True)),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.config.stream import Stream
+from tidemill.formats.declared import declared_column
 from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.windows.decoded import RowGroups
@@ -29,15 +30,6 @@ PAST: Final = "past"  # int64, of `WindowSpec.some_windows`: windows that end by
 FIELD: Final = "f."  # prefix of the columns of `WindowSpec.columns`, typed as `windows.columns` has them
 
 _CODED: Final = pa.dictionary(pa.int32(), pa.string())
-_TYPES: Final = {
-    "string": pa.string(),
-    "integer": pa.int64(),
-    "float": pa.float64(),
-    "boolean": pa.bool_(),
-    "object": pa.string(),
-    "array": pa.string(),
-    "any": pa.string(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +77,7 @@ class Extracted:
 
 def field_type(stream: Stream, column: str) -> pa.DataType:
     """How a field is held once it is read from payloads."""
-    declared = stream.fields[column]
-    if declared.type == "decimal":
-        return pa.decimal128(18, declared.scale or 0)
-    return _TYPES[declared.type]
+    return declared_column(stream, column).arrow
 
 
 def row_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:

@@ -70,6 +70,7 @@ def stream(of: StreamFacts) -> Document:
         "source_links": of.source_links,
         "event_types": of.event_types,
         "fields": dict(of.fields),
+        "field_metadata": {name: dict(notes) for name, notes in of.notes},
         "metrics": [_metric(metric) for metric in of.metrics],
         "attributes": None if of.attributes is None else _attributes(of.attributes),
         "windows": of.windows,

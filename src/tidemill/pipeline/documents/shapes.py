@@ -228,6 +228,8 @@ def _status(now: int, of: StreamStatus) -> Document:
             "packed_parts": of.packed_parts,
             "fresh_parts": of.fresh_parts,
             "unpacked_slices": of.unpacked_slices,
+            "stale_parts": of.stale_parts,
+            "stale_rows": of.stale_rows,
         },
         "quarantine": {"rows": of.quarantine_rows},
         "index": None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from tidemill.model.levels import NAMES
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.reports import StreamTick, TickReport
     from tidemill.pipeline.retention import ExpiryPlan
+    from tidemill.raw.compaction.remaking import RemadeColumns
     from tidemill.raw.retract import RetractionPlan, Step
 
 
@@ -72,6 +73,7 @@ def _stream(of: Busy, *, details: bool) -> Document:
         "merged_runs": done.merged_runs,
         "index": _indexed(done),
         "packed": look(done.packed),
+        "columns": None if done.columns is None else asdict(done.columns),
         "chains": _chains(done),
         "windows": _windows(done, builds),
         "results": refreshed(of.results),
@@ -90,6 +92,11 @@ def _stream(of: Busy, *, details: bool) -> Document:
         ]
         plain["builds"] = [outcome(one) for one in builds]
     return plain
+
+
+def columns(stream: str, done: RemadeColumns) -> Document:
+    """What was made again of the columns of raw, and what is left."""
+    return {"stream": stream, **asdict(done)}
 
 
 def _chains(done: StreamTick) -> Document | None:

@@ -20,6 +20,7 @@ from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import one, read_ipc
+from tidemill.formats.declared import raw_columns
 from tidemill.formats.key_runs import key_ranges
 from tidemill.formats.plan import ReadPlan, plan_for, reading_of
 from tidemill.model.failpoints import failpoint
@@ -115,7 +116,8 @@ class Acceptor:
         self.plan: ReadPlan = plan_for(stream, limits)
         self.reading = reading_of(stream, limits)
         self.time = TimeRules.of(stream)
-        self.raw: Table = raw_table(warehouse, stream.name)
+        self.columns = raw_columns(stream)
+        self.raw: Table = raw_table(warehouse, stream.name, self.columns)
         self.quarantine: Table = quarantine_table(warehouse, stream.name)
         self.runs = layout.gate(warehouse, stream.name)
         self.refused_before: Callable[[], int | None] = lambda: None  # events of an earlier time are refused
@@ -375,6 +377,7 @@ class Acceptor:
                     ),
                     dimensions=len(self.plan.dimensions),
                     measures=len(self.plan.measures),
+                    columns=self.columns,
                     has_type=self.plan.type_column is not None,
                     arrival=slices[0].entry.slice.arrival,
                     by_day=is_by_day(self.raw),

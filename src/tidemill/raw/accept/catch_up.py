@@ -32,6 +32,7 @@ from tidemill.raw.recall import footers, part_facts, records_of
 from tidemill.raw.standins import is_shared
 from tidemill.storage.checksums import is_whole
 from tidemill.storage.layout import RUN_SUFFIX
+from tidemill.storage.tables.table import RESHAPED
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def catch_up(acceptor: Acceptor) -> list[str]:
     caught: list[str] = []
     for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
         batch = commit.info.get("batch")
-        if EXPIRED in commit.info or PACKED in commit.info:
+        if not {EXPIRED, PACKED, RESHAPED}.isdisjoint(commit.info):
             state.record_seen(stream, {"raw": commit.version})
         if batch is None or state.has_batch(stream, batch):
             continue

@@ -17,10 +17,13 @@ import pyarrow as pa
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, read_ipc, string_buffers
 from tidemill.formats.columns import copy_at
+from tidemill.formats.declared import RawColumns
+from tidemill.formats.payload_columns import typed
 from tidemill.model.levels import BASE
 from tidemill.model.slices import RecordOutcome
 from tidemill.raw.accept.gate import CONFLICT
 from tidemill.raw.accept.stage import StagedChunk
+from tidemill.raw.columns import coded_and_bounded, nested_columns, own_columns, payload_sizes
 from tidemill.raw.footers import QUARANTINE_PART, BatchFooter, LargeRows
 from tidemill.raw.quarantine import as_line
 from tidemill.raw.spans import part_numbers, row_order
@@ -54,6 +57,7 @@ class WriteUnit:
     footer: BatchFooter
     dimensions: int
     measures: int
+    columns: RawColumns  # the declared fields that become columns
     has_type: bool
     arrival: int  # of the first slice: where a part without rows is filed
     by_day: bool  # whether a part has to keep to one day
@@ -187,14 +191,17 @@ class _Rows:
     def write_raw(self) -> list[StagedPart]:
         unit = self.unit
         table = self._raw_table()
+        payload = one(table.column("payload"))
+        values = typed(own_columns(unit.columns), payload)
+        for name, array in nested_columns(unit.columns, values, payload_sizes(payload)).items():
+            table = table.append_column(name, array)
+        footer = replace(unit.footer, columns=unit.columns.made(name for name, _ in values.misfits))
         if unit.tap is not None and self.total:
             unit.tap(self._tapped(table), Path(unit.raw_folder), unit.name)
         cuts = np.flatnonzero(np.diff(self.part[self.order])) + 1
         starts = [0, *cuts.tolist()]
         return [
-            self._write_part(
-                table, number, start, stop, unit.footer if number == 0 else unit.footer.said_before()
-            )
+            self._write_part(table, number, start, stop, footer if number == 0 else footer.said_before())
             for number, (start, stop) in enumerate(pairwise([*starts, self.total]))
         ]
 
@@ -209,14 +216,18 @@ class _Rows:
         may_be_large = has_many or int(self.sizes_of[rows].sum()) >= unit.large
         if may_be_large:
             footer = replace(footer, large=LargeRows(held, first, int(self.time[rows].max()), unit.now))
+        mine = table.slice(start, stop - start)
+        coded, bounded = coded_and_bounded(mine, unit.columns)
         part = write_part(
             Path(unit.raw_folder),
             f"{unit.name}-{number:03d}.parquet",
-            table.slice(start, stop - start),
+            mine,
             partition=partition_at(first, by_day=unit.by_day),
             footer=footer.to_footer(),
             stats_columns=RAW_STATS,
             row_group_rows=16_384,  # what a search decodes for one hit
+            dictionary=coded,
+            bounded=bounded,
         )
         if has_many or (may_be_large and part.size >= unit.large):
             return replace(part, name=born_large(part.name))

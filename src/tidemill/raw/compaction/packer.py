@@ -10,16 +10,24 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from tidemill.formats.declared import RawColumns, raw_columns
 from tidemill.ingest.manifests import dataset_facts, facts_of, is_from_manifest
 from tidemill.ingest.retractions import RetractionLog, is_deciding_again
 from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.model.time import MILLISECOND, format_instant
 from tidemill.raw.compaction.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
 from tidemill.raw.compaction.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
+from tidemill.raw.compaction.remaking import (
+    RemadeColumns,
+    StaleColumns,
+    is_up_to_date,
+    remake_columns,
+    stale_columns,
+)
 from tidemill.raw.compaction.scratch import sweep
 from tidemill.raw.standins import is_settled
 from tidemill.storage import layout
@@ -143,6 +151,7 @@ class Packer:
         self._acceptor = acceptor
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, _Job] = {}
+        self._up_to_date: dict[str, tuple[int, RawColumns]] = {}  # version of raw and declaration, by stream
         # By stream: the version of its rollups, and since when it is known; None: it was looked at.
         self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
 
@@ -267,6 +276,48 @@ class Packer:
         pause = stream.pack.partial if waiting else stream.pack.idle
         self._seen[stream.name] = _Seen(raw.version, accepted, waiting, now, now + pause)
         return PackLook(done, waiting, pause)
+
+    # -- columns
+
+    def remake_due(self, stream: Stream, now: int) -> RemadeColumns | None:
+        """In a tick, which holds the lock: the columns of some parts are made again, if the declaration is
+        another than when they were written. None before anything was accepted."""
+        raw = self._warehouse.existing("raw", stream.name)
+        if raw is None or stream.name in self._jobs or self._is_held_back(stream):
+            return None
+        raw.refresh()
+        columns = raw_columns(stream)
+        seen = (raw.version, columns)
+        if self._up_to_date.get(stream.name) == seen or is_up_to_date(raw, columns):
+            self._up_to_date[stream.name] = seen
+            return None
+        done = remake_columns(self._acceptor(stream.name), now)
+        if done.parts:
+            tidy([self._acceptor(stream.name).raw], self._warehouse.project.engine.keep_replaced, now)
+        return done
+
+    def remake_all(self, stream: Stream, now: int) -> RemadeColumns:
+        """Make the columns of all parts again that have them by another declaration. The caller must hold the
+        tick lock and have caught up."""
+        parts = rows = 0
+        done = RemadeColumns(0, 0, StaleColumns())
+        while (found := self._remade(stream, now)) is not None:
+            parts, rows, done = parts + found.parts, rows + found.rows, found
+            self._warehouse.progress(stream.name, "columns", rows / (rows + done.left.rows or 1))
+            if not found.left.parts:
+                break
+        return replace(done, parts=parts, rows=rows)
+
+    def _remade(self, stream: Stream, now: int) -> RemadeColumns | None:
+        self.wait()
+        self._taken_up(stream, now)
+        return self.remake_due(stream, now)
+
+    def stale(self, stream: str) -> StaleColumns:
+        """What of raw has its columns by another declaration. Changes nothing."""
+        declared = self._warehouse.project.stream(stream)
+        raw = self._existing(declared)
+        return stale_columns(raw, raw_columns(declared)) if raw is not None else StaleColumns()
 
     # -- in the background
 

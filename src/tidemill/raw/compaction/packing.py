@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.engine import Engine
+from tidemill.formats.declared import RawColumns
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import PACKED_PART, REST_PART
 from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
@@ -66,6 +67,7 @@ class PackSource:
     state: State
     engine: Engine
     by_day: bool
+    columns: RawColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,9 @@ def pack_groups(acceptor: Acceptor, chosen: Sequence[Group], now: int) -> list[P
 def source_of(acceptor: Acceptor) -> PackSource:
     raw = acceptor.raw
     by_day = DAY_COLUMN in raw.partition_by
-    return PackSource(acceptor.stream.name, raw.snapshot(), acceptor.state, acceptor.engine, by_day)
+    return PackSource(
+        acceptor.stream.name, raw.snapshot(), acceptor.state, acceptor.engine, by_day, acceptor.columns
+    )
 
 
 def prepare(source: PackSource, chosen: Sequence[Group], now: int) -> Prepared | None:
@@ -133,6 +137,7 @@ def _recorded(prepared: Prepared, now: int) -> list[PackedParts]:
     for number, unit, one in zip(prepared.numbers, prepared.units, prepared.done, strict=False):
         if one.part is not None:
             folder = "".join(f"{column}={value}/" for column, value in unit.partition.items())
+            assert isinstance(unit.footer, PackedFooter), unit
             slices = unit.footer.holds
             path, part = f"{folder}{unit.name}", one.part
             recorded = PackedPart(path, slices, part.rows, part.size, one.first, one.last, now)
@@ -280,6 +285,7 @@ class Writing:
             folder=str(target),
             name=name,
             footer=PackedFooter.of(self._source.stream, batches, self._now, packed=packed),
+            columns=self._source.columns,
         )
 
     def _entry(self, name: str) -> SliceEntry:

@@ -1,6 +1,7 @@
 """The packing kernel: rows of some slices and of one span out of raw parts, as one part, in the order of raw.
 
-No row is changed, and none is decoded further than its columns. It writes to staging alone.
+No row is changed, and none is decoded further than its columns, unless those are of another declaration.
+It writes to staging alone.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidemill.formats.arrays import Ints
+from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
-from tidemill.raw.footers import PackedFooter
+from tidemill.formats.declared import RawColumns
+from tidemill.raw.footers import BatchFooter, PackedFooter
 from tidemill.raw.tables import RAW, RAW_STATS
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 
@@ -31,13 +33,14 @@ class RewriteUnit:
     """One part to write: the rows of some slices with event times in `span`, both ends included."""
 
     inputs: Sequence[str]
-    seqs: Mapping[str, int]  # the slices whose rows are wanted, with their places in the ledger
+    seqs: Mapping[str, int] | None  # slices whose rows are wanted, by place in the ledger; None: all
     span: tuple[int, int]
     partition: Mapping[str, str]
     folder: str
     name: str
-    footer: PackedFooter  # but for what is known when it is written
+    footer: PackedFooter | BatchFooter  # but for what is known when it is written
     sort: bool = True  # False: they stand in the order of raw already
+    columns: RawColumns | None = None  # the declared ones that it gets; None: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,11 @@ class Rewritten:
 
 
 def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
-    found = [table for path in unit.inputs for table in _rows(path, unit)]
+    from tidemill.raw.columns import coded_and_bounded  # compiled code: who only looks at parts does without
+
+    declared = unit.columns
+    misfits: set[str] = set()
+    found = [table for path in unit.inputs for table in _rows(path, unit, declared, misfits)]
     if not found:
         yield Rewritten(None)
         return
@@ -62,37 +69,65 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
         offset = rows.schema.get_field_index("event_type")
         rows = rows.set_column(offset, "event_type", pa.nulls(rows.num_rows, pa.string()))
     first, last = int(times.min()), int(times.max())
+    footer = replace(unit.footer, columns=declared.made(misfits) if declared is not None else None)
+    if isinstance(footer, PackedFooter):
+        footer = replace(footer, rows=rows.num_rows, min_time=first, max_time=last)
+    coded, bounded = (coded_and_bounded(rows, declared)) if declared is not None else ([], [])
     part = write_part(
         Path(unit.folder),
         unit.name,
         rows,
         partition=unit.partition,
-        footer=replace(unit.footer, rows=rows.num_rows, min_time=first, max_time=last).to_footer(),
+        footer=footer.to_footer(),
         stats_columns=RAW_STATS,
         row_group_rows=ROW_GROUP,
-        order=pa.array(_order(rows, times, unit.seqs)) if unit.sort else None,
+        dictionary=coded,
+        bounded=bounded,
+        order=pa.array(_order(rows, times, unit.seqs or {})) if unit.sort else None,
     )
     yield Rewritten(part, first, last)
 
 
-def _rows(path: str, unit: RewriteUnit) -> Iterator[pa.Table]:
-    """Row groups that cannot have a wanted row are not read, those that have none by their slices only."""
+def _rows(path: str, unit: RewriteUnit, declared: RawColumns | None, misfits: set[str]) -> Iterator[pa.Table]:
+    """Row groups that cannot have a wanted row are not read, those that have none by their slices only.
+    Declared columns are made of payloads where the part has them by another declaration."""
+    from tidemill.raw.columns import nested_columns, own_columns, part_columns
+
     low, high = unit.span
     with open_part(path, CODED) as file:
+        columns = (
+            part_columns(file, path, own_columns(declared), sizes=True) if declared is not None else None
+        )
+        names = list(dict.fromkeys([*_COLUMNS, *(columns.names if columns is not None else ())]))
         for group in range(file.num_row_groups):
             if not _may_hold(file, group, low, high):
                 continue
-            slices = one(file.read_row_group(group, ["slice"], use_threads=False).column("slice"))
-            known = np.array([name in unit.seqs for name in slices.dictionary.to_pylist()], np.bool_)
-            wanted = known[slices.indices.to_numpy(zero_copy_only=False)]
+            wanted = _of_slices(file, group, unit.seqs)
             if wanted.any() and not _is_within(file, group, low, high):
                 times = file.read_row_group(group, ["event_time"], use_threads=False)
                 instants = _ints(times, "event_time")
                 wanted &= (instants >= low) & (instants <= high)
             if not wanted.any():
                 continue
-            rows = file.read_row_group(group, _COLUMNS, use_threads=False).select(_COLUMNS)
-            yield rows if wanted.all() else rows.filter(pa.array(wanted))
+            rows = file.read_row_group(group, names, use_threads=False)
+            if not wanted.all():
+                rows = rows.filter(pa.array(wanted))
+            if columns is None or declared is None:
+                yield rows.select(_COLUMNS)
+                continue
+            values = columns.typed(rows)
+            misfits.update(name for name, _ in values.misfits)
+            made = nested_columns(declared, values, columns.sizes(rows))
+            yield pa.table({**{name: rows.column(name) for name in _COLUMNS}, **made})
+
+
+def _of_slices(file: pq.ParquetFile, group: int, seqs: Mapping[str, int] | None) -> Mask:
+    if seqs is None:
+        return np.ones(file.metadata.row_group(group).num_rows, np.bool_)
+    slices = one(file.read_row_group(group, ["slice"], use_threads=False).column("slice"))
+    known = np.array([name in seqs for name in slices.dictionary.to_pylist()], np.bool_)
+    found: Mask = known[slices.indices.to_numpy(zero_copy_only=False)]
+    return found
 
 
 def _used(rows: pa.Table, name: str) -> pa.Table:

@@ -1,6 +1,6 @@
 """The entries of a Delta log as files: reading them, making them durable, dropping what is too old.
 
-Writes no entry: commits go through `Table.commit` alone.
+Decides on no entry: commits go through `Table.commit` and `Table.reshape` alone.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -114,6 +115,23 @@ def read_commit(root: Path, version: int) -> Commit:
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise log_sums.damaged_log(root, path.name, f"cannot be read: {error}") from error
     return commit
+
+
+def write_entry(root: Path, version: int, actions: Sequence[Mapping[str, object]]) -> bool:
+    """Write an entry that deltalake has no call for; False when another writer has taken its version."""
+    target = entry_path(root, version)
+    content = "".join(f"{json.dumps(action, separators=(',', ':'))}\n" for action in actions).encode()
+    temporary = target.with_name(f"_commit_{uuid.uuid4().hex}.json.tmp")
+    with storage_errors("write the log entry", target):
+        try:
+            temporary.write_bytes(content)
+            sync_file(temporary)
+            os.link(temporary, target)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink(missing_ok=True)
+    return True
 
 
 def is_whole(path: Path) -> bool:

@@ -58,6 +58,7 @@ def write_part(
     row_group_rows: int = 131_072,
     row_groups: Sequence[int] = (),
     dictionary: Sequence[str] = (),
+    bounded: Sequence[str] = (),
     level: int = 1,
     order: pa.Array | None = None,
 ) -> StagedPart:
@@ -66,7 +67,9 @@ def write_part(
 
     The same columns, footer and options give the same bytes, however the table is chunked. Columns named
     in `partition` are left out of the file, as Delta wants it. Row groups have `row_group_rows` rows each, or
-    begin at the rows that `row_groups` names (ascending, 0 first). With `order` (the places of all rows) they
+    begin at the rows that `row_groups` names (ascending, 0 first); they say the least and the greatest value
+    of `stats_columns`, as the table's log does of the part, and of `bounded`. Columns inside of structs are
+    named by their paths. With `order` (the places of all rows) they
     are written in that order, in which they never stand in memory as a whole. The name itself is durable only
     once the folder is synced, which `Table.publish` does for the final one.
     """
@@ -75,9 +78,8 @@ def write_part(
     import pyarrow.parquet as pq
 
     table = _checked(table.drop_columns([column for column in partition if column in table.column_names]))
-    encoded = [
-        field.name for field in table.schema if field.name in dictionary or pa.types.is_dictionary(field.type)
-    ]
+    encoded = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
+    encoded += [name for name in dictionary if name not in encoded]
     stats = delta_stats(table, stats_columns)
     temporary = folder / f".{name}.tmp"
     with storage_errors("write the part", folder / name):
@@ -90,7 +92,7 @@ def write_part(
                     compression="zstd",
                     compression_level=level,
                     use_dictionary=encoded or False,
-                    write_statistics=list(stats_columns) or False,
+                    write_statistics=[*stats_columns, *bounded] or False,
                     store_schema=False,  # an Arrow schema would make readers see dictionary types
                     write_page_checksum=True,
                 ) as writer,

@@ -28,7 +28,7 @@ def _stored(kind: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(_stored(kind.value_type, column))
     if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _stored(field.type, column)) for field in kind])
+        return pa.struct([_field(field, column) for field in kind])
     if pa.types.is_timestamp(kind):
         if (kind.unit, kind.tz) == ("us", "UTC"):
             return kind
@@ -46,13 +46,17 @@ def _stored(kind: pa.DataType, column: str) -> pa.DataType:
     raise ConfigError(f"column {column!r} cannot be of type {kind} in a table", hint=_HINT)
 
 
+def _field(field: pa.Field, column: str) -> pa.Field:
+    return pa.field(field.name, _stored(field.type, column), metadata=field.metadata)
+
+
 def stored_schema(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
     """`schema` as a table keeps it.
 
     Every column is nullable: a column that is added one day has no value in the parts of the day before,
     and what is required is checked where records are accepted.
     """
-    stored = pa.schema([(field.name, _stored(field.type, field.name)) for field in schema])
+    stored = pa.schema([_field(field, field.name) for field in schema])
     for column in partition_by:
         if column not in stored.names or stored.field(column).type != pa.string():
             raise ConfigError(

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 APP_ID: Final = "tidemill"  # one for all: two stale commits of the same application conflict
 TRIES: Final = 64  # each lost try is a commit that another writer won, so no waiting is needed between them
+RESHAPED: Final = "columns"  # in what a commit says of itself: it changed the columns, and no part
 CHECKPOINT_EVERY: Final = 50
 _SETTINGS: Final = {
     # entries go only by `trim_log`, checkpoints come only from here
@@ -134,7 +135,7 @@ class Table:
                 with _delta_errors("add columns", self.root):
                     self._delta.alter.add_columns(
                         fields,
-                        commit_properties=self._properties({"columns": ",".join(f.name for f in added)}),
+                        commit_properties=self._properties({RESHAPED: ",".join(f.name for f in added)}),
                         post_commithook_properties=_NO_HOOKS,
                     )
             except CommitFailedError as error:
@@ -143,6 +144,48 @@ class Table:
                 self._won(base + 1)
             self._read_shape()
         raise self._contended()
+
+    def reshape(self, wanted: pa.Schema, now: int = 0) -> None:
+        """Give the table exactly these columns, with their metadata, in one commit that touches no part. A
+        column may go, and come back with another type once no part has it: the caller sees to that."""
+        schema = stored_schema(wanted, self._partition_by)
+        for _ in range(TRIES):
+            self.refresh()
+            self._read_shape()
+            if self._schema.equals(schema, check_metadata=True):
+                return
+            base = self.version
+            if log.write_entry(self.root, base + 1, self._shape_actions(schema, now)):
+                self._won(base + 1)
+                self._read_shape()
+                self._snapshot = None
+                return
+        raise self._contended()
+
+    def _shape_actions(self, schema: pa.Schema, now: int) -> list[dict[str, object]]:
+        said = self._delta.metadata()
+        return [
+            {
+                "commitInfo": {
+                    "timestamp": now // 1000,
+                    "operation": "CHANGE COLUMNS",
+                    log.INFO_KEY: {RESHAPED: ",".join(schema.names)},
+                }
+            },
+            {"txn": {"appId": APP_ID, "version": (self._delta.transaction_version(APP_ID) or 0) + 1}},
+            {
+                "metaData": {
+                    "id": str(said.id),
+                    "name": said.name,
+                    "description": said.description,
+                    "format": {"provider": "parquet", "options": {}},
+                    "schemaString": Schema.from_arrow(schema).to_json(),
+                    "partitionColumns": list(self._partition_by),
+                    "configuration": dict(said.configuration),
+                    "createdTime": said.created_time,
+                }
+            },
+        ]
 
     # -- looking
 

@@ -1,0 +1,200 @@
+"""The declared fields of a stream as columns of raw: their names in the table, their types, and by which
+declaration the columns of a part were made.
+
+Nothing here reads a value: who only looks at a schema loads no compiled code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from tidemill.config.stream import Stream
+
+RESERVED: Final = (
+    "tenant", "event_time", "event_id", "event_type", "arrival", "watermark", "slice", "line", "payload",
+    "payload_bytes", "day",
+)  # fmt: skip
+"""What raw has of every event; `day` is a folder in tables of former versions."""
+
+SIZE: Final = "payload_bytes"  # of the record as it was sent; parts of former versions have none
+
+_TYPES: Final = {
+    "string": pa.string(),
+    "integer": pa.int64(),
+    "float": pa.float64(),
+    "boolean": pa.bool_(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "object": pa.string(),  # these three as JSON text
+    "array": pa.string(),
+    "any": pa.string(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A declared field, as it is read from payloads."""
+
+    name: str
+    type: str
+    scale: int = 0
+    items: str | None = None  # of an array
+    zone: str | None = None  # of timestamps without an offset; None: they are none
+
+    @property
+    def is_json(self) -> bool:
+        """Whether its values are JSON text: nothing more is known of them."""
+        return self.type in ("object", "any") or (self.type == "array" and self.items is None)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        if self.items is not None:
+            return pa.list_(Column(self.name, self.items, self.scale).arrow)
+        return pa.decimal128(18, self.scale) if self.type == "decimal" else _TYPES[self.type]
+
+
+def declared_column(stream: Stream, name: str) -> Column:
+    found = stream.fields[name]
+    zone = stream.event_time.timezone if "timestamp" in (found.type, found.items) else None
+    return Column(name, found.type, found.scale or 0, found.items, zone)
+
+
+# -- names
+
+
+def column_paths(names: Sequence[str], reserved: Collection[str] = RESERVED) -> dict[str, tuple[str, ...]]:
+    """Where each field is in the table: a dotted one inside of a struct for each of its steps. A name that is
+    taken, by a column that raw has of every event or by another field, whatever its case, gets `_` behind it
+    until it is free."""
+    taken = {name.lower() for name in reserved}
+    groups: dict[str, list[str]] = {}
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        first, dot, rest = name.partition(".")
+        if dot:
+            groups.setdefault(first, []).append(rest)
+        else:
+            found[name] = (_free(first, taken),)
+    for first, inner in groups.items():
+        top = _free(first, taken)
+        found |= {f"{first}.{rest}": (top, *path) for rest, path in column_paths(inner, ()).items()}
+    return found
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name.lower() in taken:
+        name += "_"
+    taken.add(name.lower())
+    return name
+
+
+# -- the columns of raw
+
+
+@dataclass(frozen=True, slots=True)
+class RawColumn:
+    """A declared field as a column of raw."""
+
+    column: Column
+    path: tuple[str, ...]  # in the table: several steps lead into structs
+
+    @property
+    def name(self) -> str:
+        return self.column.name
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a column beside those that raw has of every event."""
+        return self.path[0] not in RESERVED
+
+    @property
+    def leaf(self) -> str:
+        """Its name in a Parquet file."""
+        return ".".join(self.path)
+
+    def to_footer(self) -> dict[str, object]:
+        one = self.column
+        said = {"name": one.name, "path": list(self.path), "type": one.type}
+        more = {"scale": one.scale or None, "items": one.items, "zone": one.zone}
+        return said | {key: value for key, value in more.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class RawColumns:
+    """The declaration by which the columns of a part are made, or were."""
+
+    columns: tuple[RawColumn, ...]
+    misfits: frozenset[str] = frozenset()  # fields with a value that the column cannot hold: null in the part
+    notes: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict, compare=False
+    )  # by field, for people
+
+    @cached_property
+    def id(self) -> str:
+        """The same for declarations that make the same columns."""
+        said = json.dumps([one.to_footer() for one in self.columns], separators=(",", ":"))
+        return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+    @cached_property
+    def own(self) -> tuple[RawColumn, ...]:
+        return tuple(one for one in self.columns if one.is_own)
+
+    @cached_property
+    def fields(self) -> tuple[pa.Field, ...]:
+        """Of the table, beside those of every part: how long payloads are, then the fields in order of
+        declaration, each struct where its first field is."""
+        return (pa.field(SIZE, pa.int32()), *_fields([(one.path, one) for one in self.own], self.notes))
+
+    def made(self, misfits: Iterable[str]) -> RawColumns:
+        """As a part says it, once its columns are made."""
+        return RawColumns(self.columns, frozenset(misfits))
+
+    def to_footer(self) -> dict[str, object]:
+        return {
+            "id": self.id,
+            "fields": [one.to_footer() for one in self.columns],
+            **({"misfits": sorted(self.misfits)} if self.misfits else {}),
+        }
+
+
+def _fields(
+    members: Sequence[tuple[tuple[str, ...], RawColumn]], notes: Mapping[str, Mapping[str, str]]
+) -> list[pa.Field]:
+    found: list[pa.Field] = []
+    for top in dict.fromkeys(path[0] for path, _ in members):
+        mine = [(path[1:], one) for path, one in members if path[0] == top]
+        if mine[0][0]:
+            found.append(pa.field(top, pa.struct(_fields(mine, notes))))
+        else:
+            ((_, one),) = mine
+            found.append(pa.field(top, one.column.arrow, metadata=dict(notes.get(one.name, {})) or None))
+    return found
+
+
+def raw_columns(stream: Stream) -> RawColumns:
+    """As the stream declares them now: all fields but those of which only JSON is known."""
+    columns = [declared_column(stream, name) for name in stream.fields]
+    typed = [column for column in columns if not column.is_json]
+    known = {column.name: (column.name,) for column in typed if _is_of_every_event(stream, column)}
+    paths = column_paths([column.name for column in typed if column.name not in known]) | known
+    return RawColumns(
+        tuple(RawColumn(column, paths[column.name]) for column in typed),
+        notes={column.name: stream.fields[column.name].notes for column in typed},
+    )
+
+
+def _is_of_every_event(stream: Stream, column: Column) -> bool:
+    """Whether raw has the values of the field, under its name, without another column."""
+    event_type = stream.event_type.column if stream.event_type is not None else None
+    return column.type == "string" and (
+        (column.name == "tenant" and stream.tenant.column == "tenant")
+        or (column.name == "event_id" and stream.identity == ("event_id",) and stream.gate == "event_id")
+        or (column.name == "event_type" == event_type)
+    )

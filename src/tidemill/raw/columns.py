@@ -1,0 +1,162 @@
+"""The declared columns of raw: made of payloads when a part is written, and read back from any part.
+
+A part says by which declaration its columns were made. What it does not have as it is wanted now is read from
+its payloads, so that answers never depend on when a part was written. Every reader of declared fields goes
+through `PartColumns`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidemill.formats.arrow import one, string_buffers
+from tidemill.formats.declared import SIZE, RawColumn, RawColumns
+from tidemill.formats.payload_columns import Columns, TypedRows, columns_in, typed
+from tidemill.raw.footers import declared_by
+from tidemill.storage.tables.parts import FOOTER_KEY, read_footer
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+PAYLOAD: Final = "payload"
+_SAMPLE: Final = 4096  # rows by which it is told whether a column has few values
+_FEW: Final = 4  # one in so many
+
+
+# -- writing
+
+
+def nested_columns(declared: RawColumns, rows: TypedRows, sizes: pa.Array) -> dict[str, pa.Array]:
+    """The columns of the table, by name, of the fields as `own_columns` had them read, and of how long
+    payloads are."""
+    fields = [(own.path, array) for own, array in zip(declared.own, rows.arrays, strict=True)]
+    return {SIZE: sizes, **_nested(fields)}
+
+
+def payload_sizes(payload: pa.Array) -> pa.Array:
+    offsets, _ = string_buffers(payload)
+    return pa.array(np.diff(offsets))
+
+
+def coded_and_bounded(rows: pa.Table, declared: RawColumns) -> tuple[list[str], list[str]]:
+    """Columns that have few values, and those whose least and greatest values row groups say, by the names
+    that Parquet has for them."""
+    scalars = [each for each in declared.own if each.column.items is None]
+    texts = [each for each in scalars if each.column.type == "string"]
+    return (
+        [each.leaf for each in texts if _has_few(column_at(rows.slice(0, _SAMPLE), each.path))],
+        [each.leaf for each in scalars if each.column.type != "boolean"],
+    )
+
+
+@lru_cache(maxsize=64)
+def own_columns(declared: RawColumns) -> Columns:
+    """What payloads are read for when a part is written."""
+    return columns_in([one.column for one in declared.own])
+
+
+def _nested(members: Sequence[tuple[tuple[str, ...], pa.Array]]) -> dict[str, pa.Array]:
+    """Values by their paths as columns; a struct without any value is null."""
+    found: dict[str, pa.Array] = {}
+    for top in dict.fromkeys(path[0] for path, _ in members):
+        mine = [(path[1:], array) for path, array in members if path[0] == top]
+        found[top] = _struct(_nested(mine)) if mine[0][0] else mine[0][1]
+    return found
+
+
+def _struct(children: Mapping[str, pa.Array]) -> pa.Array:
+    empty = np.ones(len(next(iter(children.values()))), np.bool_)
+    for array in children.values():
+        empty &= np.asarray(array.is_null())
+    mask = pa.array(empty) if empty.any() else None
+    return pa.StructArray.from_arrays(list(children.values()), list(children), mask=mask)
+
+
+def _has_few(sample: pa.Array) -> bool:
+    return bool(pc.count_distinct(sample).as_py() * _FEW <= len(sample))
+
+
+# -- reading
+
+
+class PartColumns:
+    """Where the values of some declared fields are in one part: in its columns, or in its payloads."""
+
+    def __init__(self, wanted: Columns, declared: RawColumns | None, *, sizes: bool = False) -> None:
+        there = {
+            each.column: each
+            for each in (declared.columns if declared is not None else ())
+            if declared is not None and each.name not in declared.misfits
+        }
+        self._wanted = wanted
+        self._at: list[RawColumn | None] = [there.get(column) for column in wanted.columns]
+        self._rest = columns_in([c for c, at in zip(wanted.columns, self._at, strict=True) if at is None])
+        self._sizes = sizes
+        self._says_sizes = declared is not None
+
+    @property
+    def fields(self) -> list[str]:
+        """The wanted fields, in the order in which `typed` has them."""
+        return [column.name for column in self._wanted.columns]
+
+    @property
+    def names(self) -> list[str]:
+        """What is read of the part, by the names that Parquet has for it."""
+        own = [at.leaf for at in self._at if at is not None]
+        sizes = [SIZE] if self._sizes and self._says_sizes else []
+        return [*dict.fromkeys(own), *sizes, *([PAYLOAD] if self.needs_payload else [])]
+
+    @property
+    def needs_payload(self) -> bool:
+        return bool(self._rest.columns) or (self._sizes and not self._says_sizes)
+
+    def sizes(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
+        """How long the payloads of rows are, in bytes."""
+        return one(rows.column(SIZE)) if self._says_sizes else payload_sizes(one(rows.column(PAYLOAD)))
+
+    def typed(self, rows: pa.RecordBatch | pa.Table) -> TypedRows:
+        """The wanted fields of rows that `names` was read of."""
+        rest = typed(self._rest, one(rows.column(PAYLOAD))) if self._rest.columns else TypedRows((), ())
+        left = iter(rest.arrays)
+        arrays = [next(left) if at is None else column_at(rows, at.path) for at in self._at]
+        return TypedRows(arrays, rest.misfits)
+
+
+def column_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array:
+    """A column, or what is inside of a struct; null where the struct is."""
+    array = one(rows.column(path[0]))
+    for step in path[1:]:
+        array = pc.struct_field(array, [array.type.get_field_index(step)])
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def declared_in(file: pq.ParquetFile, path: str) -> RawColumns | None:
+    """By which declaration the columns of an open part were made; None: it has none."""
+    return _declared(path, (file.metadata.metadata or {}).get(FOOTER_KEY, b"{}"))
+
+
+@lru_cache(maxsize=4096)
+def _declared(_path: str, footer: bytes) -> RawColumns | None:
+    return declared_by(json.loads(footer))
+
+
+def size_column(path: str) -> str:
+    """The column of a part that says how long payloads are, or the payloads themselves."""
+    return SIZE if declared_by(read_footer(path)) is not None else PAYLOAD
+
+
+def part_columns(file: pq.ParquetFile, path: str, wanted: Columns, *, sizes: bool = False) -> PartColumns:
+    """With `sizes` the lengths of payloads are wanted too."""
+    return PartColumns(wanted, declared_in(file, path), sizes=sizes)
+
+
+def is_current(declared: RawColumns | None, wanted: RawColumns) -> bool:
+    """Whether the columns of a part are those that would be made of its payloads now."""
+    return declared is not None and declared.id == wanted.id
