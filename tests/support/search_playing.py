@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidemill.config import Stream
 from tidemill.engine import Engine
+from tidemill.engine.session import SessionSettings
 from tidemill.mill import Mill
 from tidemill.model.slices import SliceEntry
 from tidemill.model.time import HOUR, MILLISECOND, parse_instant
@@ -48,7 +49,7 @@ class Plant:
         self.clock = FakeClock(NOON + HOUR)
         self.mill = Mill.open(folder, clock=self.clock)
         self.warehouse = self.mill.project.warehouse
-        self.engine = Engine(cores=2, inline_bytes=1 << 30)
+        self.engine = Engine(settings=SessionSettings(cores=2), inline_bytes=1 << 30)
         self._landed = 0
 
     def land(self, events: Sequence[Mapping[str, object] | str]) -> SliceEntry:

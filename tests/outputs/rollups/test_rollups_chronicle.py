@@ -15,6 +15,7 @@ from tests.outputs.rollups.test_rollups_states import Seen, counts_of, merged, n
 from tidemill.config import EngineSettings as EngineSettings
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
+from tidemill.engine.session import SessionSettings
 from tidemill.formats.plan import plan_for
 from tidemill.ingest.landing import Landing
 from tidemill.model.failpoints import observed as observed_points
@@ -106,7 +107,7 @@ class Bench:
         self.reopen()
 
     def reopen(self, engine: Engine | None = None) -> None:
-        self.engine = engine or Engine(cores=2, inline_bytes=1 << 60)
+        self.engine = engine or Engine(settings=SessionSettings(cores=2), inline_bytes=1 << 60)
         self.acceptor = Acceptor(
             self.warehouse,
             self.stream,
