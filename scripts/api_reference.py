@@ -28,6 +28,7 @@ from tidemill.outputs.vectors.chainer import Chainer
 from tidemill.outputs.vectors.view import ChainView
 from tidemill.outputs.windows.refresh import WindowRefresh
 from tidemill.pipeline.metrics import Meter
+from tidemill.pipeline.overview import StreamOverview
 from tidemill.pipeline.rebuild import Rebuilder
 from tidemill.pipeline.recover import Recovered
 from tidemill.pipeline.reports import StreamStatus, TickReport
@@ -60,8 +61,8 @@ PARTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
 }
 # What methods return, other than Arrow tables and plain values.
 OF_A_MILL: Final[tuple[type, ...]] = (
-    Landed, LandedMany, SliceEntry, TickReport, StreamStatus, WindowRefresh, WindowView, WindowStory,
-    Timeline, RevisionChanges, RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer, Completeness,
+    Landed, LandedMany, SliceEntry, TickReport, StreamStatus, StreamOverview, WindowRefresh, WindowView,
+    WindowStory, Timeline, RevisionChanges, RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer, Completeness,
     Explanation, SearchPage, SearchPlan, StreamFacts, EventTrace, ChainView, Audit, Recovered,
 )  # fmt: skip
 OF_A_CLIENT: Final = (client.Sent, client.Outcome, client.Ingestion, client.DatasetEvent)

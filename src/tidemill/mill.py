@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.vectors.view import ChainView
     from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.metrics import Meter
+    from tidemill.pipeline.overview import StreamOverview
     from tidemill.pipeline.rebuild import Rebuilder
     from tidemill.pipeline.recover import Recovered
     from tidemill.pipeline.repair import Repaired, RepairPlan
@@ -479,6 +480,13 @@ class Mill:
         from tidemill.pipeline.status import status_of
 
         return [status_of(self.workers, name) for name in self.project.streams]
+
+    def overview(self) -> list[StreamOverview]:
+        """Each stream at a glance: rate, watermark, outcomes, queue, freshness, and problems with remedies.
+        It reads the state alone, so it can be called every second."""
+        from tidemill.pipeline.overview import overview_of
+
+        return [overview_of(self.workers, name) for name in self.project.streams]
 
     def faults(self) -> list[Fault]:
         """The faults of work that is for all streams, such as landing what dead gateways left; those of a

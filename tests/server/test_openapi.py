@@ -22,7 +22,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from tests.support.hypothesis_settings import examples
 
-ENDLESS = "/v1/events"  # a stream of events: it does not end
+ENDLESS = ["/v1/events", "/v1/overview/events"]  # streams of events: they do not end
 
 CHECKS = [
     not_a_server_error,

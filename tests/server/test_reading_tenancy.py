@@ -231,7 +231,7 @@ def _ways(operation: str, url: str) -> Iterator[tuple[dict[str, object], dict[st
 def answered(two: Two, asked: Asked, headers: dict[str, str]) -> tuple[int, str]:
     """The status, and all that the answer says, also in files."""
     http = two.served.http
-    if asked.operation == "get_events":
+    if asked.operation in ("get_events", "get_overview_events"):
         with http.stream("GET", asked.url, params=asked.params, headers=headers) as answer:
             if answer.status_code == 200:
                 told = "\n".join(_until_silent(answer.iter_lines()))
@@ -275,6 +275,8 @@ def walked(two: Two, headers: dict[str, str]) -> dict[str, list[tuple[Asked, int
 @pytest.mark.parametrize("scopes", [("read", "ingest"), ("admin",)])
 def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     monkeypatch.setattr("tidemill.server.stream_events.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview.EVERY", 0.05)
     found = walked(two, two.served.token(*scopes, tenant=OURS))
     assert len(found) > 18  # every operation there is
     for answers in found.values():
@@ -301,6 +303,8 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     assert told("get_chain", '"v-ours"')
     assert told("get_deltas", '"deltas":2', '"vectors":2')
     assert told("get_results", "/ours", f'"n":{MINE}')
+    for operation in ("get_overview", "get_overview_events"):
+        assert told(operation, '"stream":"requests"', f'"accepted":{MINE}')
     assert told("get_timeline", '"stream":"shared"', '"slices":null')
     assert told("get_window", '"stream":"shared"', '"revisions":[{"revision":1}]')
     assert told("get_window_changes", '"added":11', "a-0")
@@ -315,6 +319,8 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
 def test_an_operator_is_told_of_all(two, monkeypatch):
     """So the walk above passes by what there is to tell."""
     monkeypatch.setattr("tidemill.server.stream_events.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview.EVERY", 0.05)
     found = walked(two, two.served.token("admin"))
     telling = {
         operation
@@ -328,7 +334,8 @@ def test_an_operator_is_told_of_all(two, monkeypatch):
         "get_streams", "get_stream", "get_ledger", "get_slice", "get_status", "get_metrics", "get_windows",
         "get_datasets", "get_dataset", "get_query", "post_query", "get_search", "post_search",
         "get_quarantine", "get_late", "get_events", "get_ingestion", "get_vector", "get_chain", "get_results",
-        "get_trace", "get_timeline", "get_window", "get_window_changes",
+        "get_trace", "get_overview", "get_overview_events", "get_timeline", "get_window",
+        "get_window_changes",
     }  # fmt: skip
 
 
@@ -356,6 +363,8 @@ def test_a_stream_of_another_is_as_absent_as_one_that_never_was(two):
 
 def test_a_tenants_events_say_that_there_is_something_and_no_more(two, monkeypatch):
     monkeypatch.setattr("tidemill.server.stream_events.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview.EVERY", 0.05)
     headers = two.served.token("read", tenant=OURS)
     with two.served.http.stream("GET", "/v1/events", params={"after": 0}, headers=headers) as answer:
         lines = list(_until_silent(answer.iter_lines()))

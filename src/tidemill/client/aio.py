@@ -315,6 +315,10 @@ class AsyncClient:
         them."""
         return responses.document((await self._ask(requests.flush(stream))).content)
 
+    async def overview(self) -> Document:
+        """All streams at a glance: rate, lag, outcomes, queue, freshness, and problems with remedies."""
+        return responses.document((await self._ask(requests.overview())).content)
+
     async def status(self) -> Document:
         """The status of all streams and of the gateway: `now`, `streams` and `gateway`."""
         return responses.document((await self._ask(requests.status())).content)

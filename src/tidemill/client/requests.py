@@ -147,6 +147,10 @@ def events(last: str | None, stream: str | None) -> Request:
     return Request("GET", "/v1/events", params, headers, waits=SILENCE)
 
 
+def overview() -> Request:
+    return Request("GET", "/v1/overview")
+
+
 def status() -> Request:
     return Request("GET", "/v1/status")
 

@@ -311,6 +311,10 @@ class Client:
         them."""
         return responses.document(self._ask(requests.flush(stream)).content)
 
+    def overview(self) -> Document:
+        """All streams at a glance: rate, lag, outcomes, queue, freshness, and problems with remedies."""
+        return responses.document(self._ask(requests.overview()).content)
+
     def status(self) -> Document:
         """The status of all streams and of the gateway: `now`, `streams` and `gateway`."""
         return responses.document(self._ask(requests.status()).content)

@@ -13,6 +13,7 @@ from tidemill.server import (
     asking,
     measured,
     operating,
+    overview,
     reading_quarantine,
     reading_streams,
     reading_vectors,
@@ -38,6 +39,7 @@ def router(service: Service) -> APIRouter:
         stream_events,
         tracing,
         operating,
+        overview,
         measured,
     ):
         routes.include_router(room.router(readers))

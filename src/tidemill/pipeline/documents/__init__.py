@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.documents import (
         event_time,
         gateway,
+        overview,
         packing,
         results,
         scrub,
@@ -33,6 +34,6 @@ else:
 
 
 __all__ = (
-    "event_time", "gateway", "packing", "results", "scrub", "search", "shapes", "ticks", "trace", "vectors",
-    "windows",
+    "event_time", "gateway", "overview", "packing", "results", "scrub", "search", "shapes", "ticks", "trace",
+    "vectors", "windows",
 )  # fmt: skip

@@ -1,0 +1,50 @@
+"""All streams at a glance, as plain data with stable snake_case keys. Only spells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidemill.model.time import format_duration, format_instant
+from tidemill.pipeline.documents.shapes import Document, instant
+from tidemill.pipeline.overview import OVER
+
+if TYPE_CHECKING:
+    from tidemill.pipeline.overview import Problem, StreamOverview
+
+
+def overview(now: int, streams: Sequence[StreamOverview], problems: Sequence[Problem]) -> Document:
+    return {
+        "now": format_instant(now),
+        "streams": [stream(one, now) for one in streams],
+        "problems": [problem(one) for one in problems],
+    }
+
+
+def stream(of: StreamOverview, now: int) -> Document:
+    lag = of.lag(now)
+    return {
+        "stream": of.stream,
+        "description": of.description,
+        "rate": {"per_second": round(of.per_second, 3), "over": format_duration(OVER)},
+        "newest_arrival": instant(of.newest_arrival),
+        "watermark": instant(of.watermark),
+        "lag": None if lag is None else lag_text(lag),
+        "lag_us": lag,
+        "outcomes": of.outcomes,
+        "rejects": of.rejects,
+        "slices": of.slices,
+        "windows": of.windows,
+        "stale_tiles": of.stale_tiles,
+        "freshness": {"rollups": instant(of.rollups_through), "datasets": instant(of.datasets_through)},
+        "problems": [problem(one) for one in of.problems],
+    }
+
+
+def lag_text(lag: int) -> str:
+    """A watermark may lie ahead of the clock."""
+    return format_duration(lag) if lag >= 0 else f"-{format_duration(-lag)}"
+
+
+def problem(of: Problem) -> Document:
+    return {"what": of.what, "detail": of.detail, "remedy": of.remedy}
