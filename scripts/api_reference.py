@@ -62,8 +62,8 @@ PARTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
 # What methods return, other than Arrow tables and plain values.
 OF_A_MILL: Final[tuple[type, ...]] = (
     Landed, LandedMany, SliceEntry, TickReport, StreamStatus, StreamOverview, WindowRefresh, WindowView,
-    WindowStory, Timeline, RevisionChanges, RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer, Completeness,
-    Explanation, SearchPage, SearchPlan, StreamFacts, EventTrace, ChainView, Audit, Recovered,
+    WindowStory, Timeline, RevisionChanges, RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer,
+    Completeness, Explanation, SearchPage, SearchPlan, StreamFacts, EventTrace, ChainView, Audit, Recovered,
 )  # fmt: skip
 OF_A_CLIENT: Final = (client.Sent, client.Outcome, client.Ingestion, client.DatasetEvent)
 
