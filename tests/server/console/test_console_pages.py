@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.process]
 HOURS = (7, 8, 9, 10, 12)
 ROUTES = {
     "explore": "explore",
+    "stream": "stream/requests?at=2026-01-05T12:00:00Z",
     "heatmap": "explore?q=SELECT+bins+FROM+requests.latency+INTERVAL+1h",
     "search": "search/requests",
     "trace": "trace?id=r-10-001",
@@ -59,6 +60,46 @@ def test_the_numbers_that_are_drawn_are_those_of_the_events(console):
     total = sum(len(hour_of(hour)) for hour in HOURS)
     cells = page.locator("section[aria-label=Numbers] td.num").all_inner_texts()
     assert sum(int(cell) for cell in cells) == total
+
+
+def test_a_window_says_why_it_waits_and_what_would_end_it(console):
+    page = console.go(ROUTES["stream"])
+    detail = page.locator("section[aria-label=Window]")
+    detail.wait_for()
+    assert "2026-01-05 12:00 – 13:00" in detail.inner_text()
+    assert "Cutoff at 2026-01-05 13:30." in detail.inner_text()  # half an hour after its end
+    assert "subject_to_change_window" in detail.inner_text()
+    assert "5 windows, 5 slices, 1 gap" in page.locator("section[aria-label=Windows]").inner_text()
+
+
+def test_the_timeline_is_walked_by_keys(console):
+    page = console.go("stream/requests")
+    page.wait_for_selector("tm-timeline[data-loaded=windows]")
+    page.locator("tm-timeline canvas").focus()
+    said = page.locator("tm-timeline [role=status]")
+    assert said.inner_text().startswith("2026-01-05 12:00 – 13:00: waiting (cutoff)")
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    assert said.inner_text() == "2026-01-05 08:00 – 09:00: built, revision 1"
+    page.keyboard.press("+")
+    page.keyboard.press("Enter")
+    detail = page.locator("section[aria-label=Window]")
+    detail.wait_for()
+    assert "2026-01-05 08:00 – 09:00" in detail.inner_text()
+    assert f"{len(hour_of(8))}" in detail.locator("dd").first.inner_text()
+
+
+def test_a_window_is_opened_by_a_click_where_it_is_drawn(console):
+    page = console.go("stream/requests")
+    page.wait_for_selector("tm-timeline[data-loaded=windows]")
+    place = page.evaluate("""(() => {
+        const it = document.querySelector('tm-timeline'), box = it.canvas.getBoundingClientRect();
+        const at = (Date.parse('2026-01-05T10:30:00Z') * 1000 - it.view[0]) / (it.view[1] - it.view[0]);
+        return [box.left + at * box.width, box.top + 60];
+    })()""")
+    page.mouse.click(*place)
+    page.locator("section[aria-label=Window] h2").wait_for()
+    assert page.locator("section[aria-label=Window] h2").inner_text() == "2026-01-05 10:00 – 11:00"
 
 
 def test_an_error_is_shown_at_its_character_and_goes_when_it_is_corrected(console):
@@ -135,22 +176,6 @@ def test_a_heatmap_has_every_sample_once(console):
         "document.querySelector('tm-chart').drawn[0].value.reduce((sum, one) => sum + one, 0)"
     )
     assert counted == sum(len(hour_of(hour)) for hour in HOURS)
-
-
-def test_quarantine_shows_the_line_and_a_corrected_record_is_accepted(console, told):
-    page = console.go(ROUTES["quarantine"] + "&reason=bad_time")
-    page.get_by_text("Show", exact=True).click()
-    assert page.locator("pre.payload").inner_text() == '{"event_id": "r-bad", "ts": "soon", "api": "/cart"}'
-    page.get_by_text("Correct it").click()
-    page.get_by_label("The record, corrected").fill(
-        '{"event_id": "r-bad", "ts": "2026-01-05T06:30:00Z", "api": "/x"}'
-    )
-    with told.ticking():
-        page.get_by_role("button", name="Send corrected").click()
-        page.locator("details [role=status] .dot-accepted").wait_for()
-    page.locator("details [role=status] a").click()
-    page.wait_for_selector("section[aria-label=Event]")
-    assert "2026-01-05 06:30" in page.locator("section[aria-label=Event]").inner_text()
 
 
 def test_a_vector_shows_its_chain_and_how_far_it_has_drifted(console):

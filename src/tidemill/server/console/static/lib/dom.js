@@ -46,6 +46,11 @@ export function show(parent, ...children) {
   fill(parent, ...children);
 }
 
+/** Text in which what stands between backticks is code. @param {string} text @returns {Child[]} */
+export function words(text) {
+  return text.split("`").map((part, i) => (i % 2 ? h("code", null, part) : part));
+}
+
 /** The colour that a token of the stylesheet has now. @param {string} name @returns {string} */
 export function colour(name) {
   probe ??= document.body.appendChild(h("span", { hidden: true }));

@@ -1,6 +1,6 @@
 /** Parts that pages share: panels, tables, problems, chips, pickers, pages of a list. */
 import { Problem, get, path } from "./api.js";
-import { fill, h, show } from "./dom.js";
+import { fill, h, show, words } from "./dom.js";
 import * as format from "./format.js";
 import { goTo, hrefTo } from "./routes.js";
 
@@ -66,7 +66,7 @@ export function problemBox(error) {
   if (!problem) console.error(error);
   const detail = problem ? problem.message : "The page failed. This is a fault of the console.";
   return h("div", { class: "note-box bad-box", role: "alert" }, h("p", null, detail.split("\n")[0]),
-    problem?.hint ? h("p", { class: "remedy soft" }, problem.hint) : null);
+    problem?.hint ? h("p", { class: "remedy" }, words(problem.hint)) : null);
 }
 
 /** @param {string} [text] */
@@ -178,7 +178,8 @@ export function payload(payload) {
 
 /** @param {string} id @param {string} stream @param {string | null} [name] */
 export function sliceLink(id, stream, name) {
-  return h("a", { href: hrefTo(["ledger", stream], { slice: id }), class: name ? "" : "mono", title: id }, name || format.short(id));
+  const named = name && name !== id ? name : "";
+  return h("a", { href: hrefTo(["ledger", stream], { slice: id }), class: named ? null : "mono", title: id }, named || format.short(id));
 }
 
 /** @param {string} id @param {string} stream */
@@ -258,7 +259,7 @@ export function completenessNotes(completeness) {
   for (const one of [...(completeness.missing ?? []), ...(completeness.pending ?? [])]) {
     const when = one.span ? ` (${format.span(one.span.start, one.span.end)})` : "";
     notes.push(h("div", { class: "note-box warn-box" }, h("p", null, h("strong", null, one.why ?? one.what ?? ""), " ", one.detail ?? "", when),
-      one.remedy ? h("p", { class: "remedy soft" }, one.remedy) : null));
+      one.remedy ? h("p", { class: "remedy" }, words(one.remedy)) : null));
   }
   return notes;
 }

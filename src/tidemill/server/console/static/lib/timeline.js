@@ -24,7 +24,7 @@ import * as format from "./format.js";
  * @property {number} slices_total
  */
 
-const [AXIS, BAND, GAP, LANE, LANES, ARRIVALS] = [24, 74, 9, 11, 9, 20]; // heights
+const [AXIS, BAND, GAP, LANE, LANES, ARRIVALS] = [24, 74, 9, 11, 7, 20]; // heights
 const TOP = AXIS + 6;
 const UNDER = TOP + BAND + 4; // gaps
 const SLICES = UNDER + GAP + 8;
@@ -188,8 +188,7 @@ export class TmTimeline extends HTMLElement {
   }
 
   fit() {
-    const extent = this.data?.extent;
-    if (extent) this.setView(...around(extent.start, extent.end));
+    if (this.data?.extent) this.setView(...whole({ ...this.data, span: this.data.extent }));
   }
 
   /** @param {number} shift microseconds */
@@ -221,7 +220,7 @@ export class TmTimeline extends HTMLElement {
     const data = all ? await this.ask(null, null) : await this.ask(format.ofMicros(Math.round(from - margin)), format.ofMicros(Math.round(to + margin)));
     if (!this.isConnected) return;
     this.data = data;
-    if (all) this.view = around(data.span.start, data.span.end);
+    if (all) this.view = whole(data);
     if (this.cursor >= this.size()) this.cursor = this.size() - 1;
     this.dataset.loaded = data.buckets ? "buckets" : "windows";
     this.dispatchEvent(new CustomEvent("loaded", { detail: data }));
@@ -318,6 +317,7 @@ export class TmTimeline extends HTMLElement {
     pen.fillStyle = colour("soft");
     pen.strokeStyle = colour("line");
     pen.lineWidth = 1;
+    let first = true;
     for (let at = Math.ceil(from / step) * step; at <= to; at += step) {
       const left = Math.round(x(at)) + 0.5;
       pen.beginPath();
@@ -325,7 +325,10 @@ export class TmTimeline extends HTMLElement {
       pen.lineTo(left, height);
       pen.stroke();
       const text = format.ofMicros(at);
-      pen.fillText(step >= 86400e6 ? text.slice(0, 10) : at % 86400e6 === 0 ? text.slice(0, 10) : text.slice(11, step < 60e6 ? 19 : 16), left + 4, 15);
+      const day = step >= 86400e6 || at % 86400e6 === 0;
+      const clock = text.slice(11, step < 60e6 ? 19 : 16);
+      pen.fillText(day ? text.slice(0, 10) : first ? `${text.slice(5, 10)} ${clock}` : clock, left + 4, 15);
+      first = false;
     }
   }
 
@@ -460,6 +463,13 @@ export class TmTimeline extends HTMLElement {
   }
 }
 customElements.define("tm-timeline", TmTimeline);
+
+/** All windows; and the arrivals since, unless that would be a long time. @param {{span: {start: string, end: string}, now: string}} data */
+function whole({ span, now }) {
+  const [start, end] = [Date.parse(span.start), Date.parse(span.end)];
+  const shown = Math.min(Math.max(end, Date.parse(now)), end + (end - start) * 0.25);
+  return around(span.start, new Date(shown).toISOString());
+}
 
 /** A span with some room on both sides, in microseconds. @param {string} start @param {string} end @returns {[number, number]} */
 function around(start, end) {

@@ -1,7 +1,7 @@
 /** Overview: every stream with its rate, lag, outcomes, queue and failures, as they change. */
 import { Problem, get, listen, path } from "../lib/api.js";
 import { chart, legend } from "../lib/charts.js";
-import { Page, h, show } from "../lib/dom.js";
+import { Page, h, show, words } from "../lib/dom.js";
 import * as format from "../lib/format.js";
 import { chip, facts, hrefTo, loading, pageHead, panel, problemBox } from "../lib/parts.js";
 
@@ -46,7 +46,7 @@ export default class Overview extends Page {
   update(said) {
     const problems = [...said.problems, ...said.streams.flatMap((/** @type {any} */ one) => one.problems.map((/** @type {any} */ problem) => ({ ...problem, stream: one.stream })))];
     show(this.problems, problems.length === 0 ? h("div", { class: "note-box good-box" }, "No problems.") : problems.map((one) =>
-      h("div", { class: "note-box bad-box" }, h("p", null, h("strong", null, one.stream ? `${one.stream}: ` : ""), one.detail), one.remedy ? h("p", { class: "remedy soft" }, one.remedy) : null)));
+      h("div", { class: "note-box bad-box" }, h("p", null, h("strong", null, one.stream ? `${one.stream}: ` : ""), one.detail), one.remedy ? h("p", { class: "remedy" }, words(one.remedy)) : null)));
     if (said.streams.length === 0) {
       show(this.streams, h("p", { class: "empty" }, "There are no streams yet. Declare one in tidemill.yaml."));
       return;

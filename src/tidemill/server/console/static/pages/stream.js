@@ -1,6 +1,6 @@
 /** Stream: the window timeline, and why a window is in its state. */
 import { Problem, download, get, path, post } from "../lib/api.js";
-import { Page, h, show } from "../lib/dom.js";
+import { Page, h, show, words } from "../lib/dom.js";
 import * as format from "../lib/format.js";
 import { chip, confirmed, facts, goTo, hrefTo, into, pageHead, pages, panel, problemBox, rowTable, sliceLink, streamOf, streamPicker, table, tableRow } from "../lib/parts.js";
 import { note } from "../lib/routes.js";
@@ -51,6 +51,7 @@ export default class Stream extends Page {
           h("button", { type: "button", onclick: () => timeline.fit() }, "Show all")),
         this.summary, h("span", { class: "grow" }),
         h("span", { class: "key dot-accepted" }, "slice"), h("span", { class: "key dot-late" }, "with late rows"), h("span", { class: "key dot-gap" }, "not covered"), h("span", { class: "soft small" }, "▲ arrival")));
+    this.holder.classList.add("stack");
     return this.holder;
   }
 
@@ -161,7 +162,7 @@ export default class Stream extends Page {
   /** @param {any} one */
   members(one) {
     const rows = one.members.map((/** @type {any} */ member) => [
-      sliceLink(member.slice, this.name, member.name), format.instant(member.arrival), member.covers ? format.span(member.covers.start, member.covers.end) : "–",
+      sliceLink(member.slice, this.name, member.name), h("span", { class: "nowrap" }, format.instant(member.arrival)), h("span", { class: "nowrap" }, member.covers ? format.span(member.covers.start, member.covers.end) : "–"),
       member.ignored ? chip("late", `ignored: ${member.ignored}`) : member.used ? chip("built", member.observed ? "in the dataset" : "to be built") : chip("other", "not used"),
       format.count(member.rejected)]);
     return table("Slices of the window", ["Slice", "Arrived", "Covers", "Used", ["Rejected", "num"]], rows, { empty: "No slice touches this window yet." });
@@ -208,16 +209,22 @@ customElements.define("tm-stream", Stream);
 function why(one) {
   const wrong = one.state === "failed";
   const waits = one.state === "waiting" || one.reason;
-  const next = one.next?.what ? h("p", { class: "remedy" }, one.next.what, one.next.at ? h("span", { class: "soft" }, ` (${format.instant(one.next.at)})`) : null) : null;
+  const next = one.next?.what ? h("p", { class: "remedy" }, words(sentence(one.next.what))) : null;
   if (!wrong && !waits && !next && !one.error) return null;
   return h("div", { class: `note-box ${wrong ? "bad-box" : waits ? "warn-box" : ""}` },
-    h("p", null, one.detail || one.error || one.reason || STATE_WORDS[one.state] || one.state), next, one.remedy ? h("p", { class: "remedy soft" }, one.remedy) : null);
+    h("p", null, sentence(one.detail || one.error || one.reason || STATE_WORDS[one.state] || one.state)), next, one.remedy && one.remedy !== one.next?.what ? h("p", { class: "remedy soft" }, words(sentence(one.remedy))) : null);
+}
+
+/** @param {string} text */
+function sentence(text) {
+  const whole = text.replace(/(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(?::00)?(:\d\d(?:\.\d+)?)?Z/g, "$1 $2$3");
+  return whole.charAt(0).toUpperCase() + whole.slice(1) + (/[.!?…]$/.test(whole) ? "" : ".");
 }
 
 /** @type {Record<string, string>} */
 const STATE_WORDS = {
   ready: "It may be built: the next round queues it.", queued: "It waits for a builder.", building: "A builder has it.",
-  built: "Its dataset is current; slices that arrive before it is final make a new revision.", final: "Nothing that arrives changes it any more.",
+  built: "Its dataset is current.", final: "Nothing that arrives changes it any more.",
 };
 
 /** @param {string} stream @param {any} metric */

@@ -1,0 +1,97 @@
+"""What changes while one looks: a late slice on its way to revision 2, corrected records, a rebuild."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.server.conftest import Served
+from tests.server.console.conftest import Watched, telling
+from tests.support import console_story as story
+from tests.support.console_story import hour_of
+
+pytestmark = [pytest.mark.browser, pytest.mark.process]
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server on the story, which tests add to."""
+    with telling(tmp_path_factory.mktemp("changing")) as served:
+        yield served
+
+
+@pytest.fixture
+def console(context, changing) -> Iterator[Watched]:
+    watched = Watched(context.new_page(), changing.url)
+    yield watched
+    watched.check()
+
+
+def test_a_late_slice_is_followed_from_its_arrival_to_revision_2(console, changing):
+    page = console.go(f"stream/requests?at={story.LATE}")
+    detail, revisions = (
+        page.locator("section[aria-label=Window]"),
+        page.locator("section[aria-label=Revisions]"),
+    )
+    detail.get_by_text("revision 1").wait_for()
+    late = hour_of(9, start=100, count=5)
+    story.land_hour(changing.mill, 9, late, name="late-09.ndjson")
+    page = console.go("ledger/requests")  # it has arrived, and nothing was decided yet
+    row = page.locator("tbody tr").first
+    row.locator(".dot-pending").wait_for()
+    assert "late-09.ndjson" in row.inner_text()
+    changing.tick()
+    page = console.go("ledger/requests?outcome=late")
+    row = page.locator("tbody tr", has_text="late-09.ndjson")
+    row.wait_for()
+    cells = row.locator("td").all_inner_texts()
+    assert (cells[5], cells[-1]) == (str(len(late)), str(len(late)))  # accepted, and all of them late
+    page = console.go(f"stream/requests?at={story.LATE}")
+    detail.get_by_text("revision 2").wait_for()
+    assert str(len(hour_of(9)) + len(late)) in detail.inner_text()
+    revisions.get_by_role("button", name="What changed since r1").click()
+    revisions.get_by_text(f"{len(late)} added").wait_for()
+    assert f"0 removed, {len(hour_of(9))} unchanged" in revisions.inner_text()
+    added = revisions.locator("table").nth(1).locator("tbody tr")
+    assert added.count() == len(late)
+    assert all(one.event_id in "".join(added.all_inner_texts()) for one in late)
+
+
+def test_a_dataset_is_downloaded_and_a_rebuild_shows_its_plan_first(console):
+    page = console.go("stream/requests?at=2026-01-05T08:00:00Z")
+    page.locator("section[aria-label=Window]").wait_for()
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Parquet").click()
+    assert saved.value.suggested_filename.endswith(".parquet")
+    page.get_by_role("button", name="Rebuild …").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_text("This is what will be done").wait_for()
+    assert "2026-01-05 08:00 – 09:00" in dialog.inner_text() or "nothing to do" in dialog.inner_text()
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="detached")
+
+
+def test_quarantine_shows_the_line_and_a_corrected_record_is_accepted(console, changing):
+    page = console.go("ledger/requests?view=quarantine&reason=bad_time")
+    page.get_by_text("Show", exact=True).click()
+    assert page.locator("pre.payload").inner_text() == '{"event_id": "r-bad", "ts": "soon", "api": "/cart"}'
+    page.get_by_text("Correct it").click()
+    page.get_by_label("The record, corrected").fill(
+        '{"event_id": "r-bad", "ts": "2026-01-05T06:30:00Z", "api": "/x"}'
+    )
+    with changing.ticking():
+        page.get_by_role("button", name="Send corrected").click()
+        page.locator("details [role=status] .dot-accepted").wait_for()
+    page.locator("details [role=status] a").click()
+    page.wait_for_selector("section[aria-label=Event]")
+    assert "2026-01-05 06:30" in page.locator("section[aria-label=Event]").inner_text()
+
+
+def test_the_quarantine_is_replayed_once_it_is_confirmed(console, changing):
+    page = console.go("ledger/requests?view=quarantine")
+    page.locator("tbody tr").first.wait_for()
+    before = len(changing.mill.state.slices("requests"))
+    page.get_by_role("button", name="Replay …").click()
+    page.get_by_role("button", name="Replay", exact=True).click()
+    page.get_by_text("landed; the next round decides").wait_for()
+    assert len(changing.mill.state.slices("requests")) > before
