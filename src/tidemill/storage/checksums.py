@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tidemill.model.errors import DamageError
-from tidemill.storage.files import disk_error, storage_errors
+from tidemill.storage.files import attempt, disk_error, storage_errors
 from tidemill.storage.layout import relative_name
 
 MAGIC: Final = b"TIDECRC1"  # the last bytes of a file that carries checksums
@@ -48,19 +48,14 @@ def opening(path: Path) -> Iterator[None]:
 
 def write_checked(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Write a file with a trailer, sync it, then give it its name. The folder is not synced."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with storage_errors("write", path):
-        try:
-            with temporary.open("wb") as file:
-                sink = _Summing(file)
-                write(sink)  # type: ignore[arg-type]
-                file.write(sink.trailer())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+    with storage_errors("write", path), attempt(path) as temporary:
+        with temporary.open("wb") as file:
+            sink = _Summing(file)
+            write(sink)  # type: ignore[arg-type]
+            file.write(sink.trailer())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
 
 
 def write_arrow(path: Path, table: pa.Table) -> None:

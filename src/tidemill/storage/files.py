@@ -6,9 +6,11 @@ Nothing here knows about tables. No file is ever left half-written under its fin
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -78,20 +80,83 @@ def make_folder(path: Path, *, top: Path) -> None:
     sync_folder(path.parent)
 
 
-def atomic_write(path: Path, content: bytes) -> None:
+def atomic_write(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Put `content` at `path` durably; at every instant the old or the new content is there, whole."""
-    temporary = path.with_name(f".{path.name}.tmp")
     with storage_errors("write", path):
-        try:
+        clean_attempts(path)
+        with attempt(path, mode=mode) as temporary:
             with temporary.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
     sync_folder(path.parent)
+
+
+# -- temporary files
+
+
+@contextmanager
+def attempt(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
+    """An empty file beside `path` to write what it is to hold. Each attempt has a name of its own, so two at
+    once never write into one file; whoever is done gives its file the final name. It is locked meanwhile, and
+    what still has the temporary name at the end is removed. OSErrors go through."""
+    temporary, lock = locked_file(
+        lambda: path.with_name(f".{path.name}.{secrets.token_hex(8)}{layout.TEMPORARY_SUFFIX}"), mode
+    )
+    try:
+        yield temporary
+    finally:
+        temporary.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def locked_file(name: Callable[[], Path], mode: int = 0o666) -> tuple[Path, int]:
+    """A new file, and the descriptor that keeps it locked: the lock, not a name or a clock, says whether its
+    writer lives."""
+    while True:
+        path = name()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        if lock_now(descriptor) is not False and path.exists():
+            return path, descriptor
+        os.close(descriptor)  # whoever cleans up came between: it is gone
+
+
+def lock_now(descriptor: int) -> bool | None:
+    """Whether we have the lock now; None where the file system knows no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def remove_dead(paths: Iterable[Path]) -> int:
+    """Remove those of the files whose writers are dead; how many. Those being written are locked and stay, so
+    this may run at any time."""
+    removed = 0
+    for path in paths:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # its writer is done
+        try:
+            if lock_now(descriptor):
+                path.unlink(missing_ok=True)
+                removed += 1
+        finally:
+            os.close(descriptor)
+    return removed
+
+
+def clean_attempts(path: Path) -> None:
+    """What dead processes left of attempts at this file."""
+    if path.parent.is_dir():
+        begins, ends = f".{path.name}.", layout.TEMPORARY_SUFFIX
+        names = [name for name in os.listdir(path.parent) if name.startswith(begins) and name.endswith(ends)]
+        remove_dead(path.with_name(name) for name in names)
 
 
 def within_warehouse(path: Path | str) -> str:

@@ -23,6 +23,7 @@ RUN_SUFFIX: Final = ".run"  # gate/: accepted ids
 KEYS_SUFFIX: Final = ".keys"  # sealed/: ids of events that have expired
 OBSERVATIONS_SUFFIX: Final = ".trail"  # trails/: observations of objects
 ADMITTED_SUFFIX: Final = ".roster"  # trails/: the keys that a limited metric admitted
+TEMPORARY_SUFFIX: Final = ".tmp"  # anywhere: a file that is being written
 NOTE_SUFFIX: Final = ".note"  # slices/.inflight/: a landing under way
 OPEN_ROWS_SUFFIX: Final = ".arrow"  # windows/<stream>/<window>/_open/: rows of windows that are open
 OPEN_SUMS_SUFFIX: Final = ".open"  # there too: what open sessions came to

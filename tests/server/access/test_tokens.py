@@ -79,9 +79,11 @@ def test_only_its_owner_can_read_the_file(tokens, tmp_path):
 
 def test_a_file_left_by_a_crash_is_in_nobodys_way(tokens, tmp_path):
     tokens.create(["read"], tenant=None, now=NOW)
-    file_of(tmp_path).with_suffix(".tmp").write_text("half")
+    left = file_of(tmp_path).with_name(".tokens.json.00aa.tmp")
+    left.write_text("half")
     tokens.create(["read"], tenant=None, now=NOW)
     assert len(tokens.list()) == 2
+    assert not left.exists()
 
 
 def test_a_known_and_an_unknown_id_take_the_same_path(tokens, monkeypatch):

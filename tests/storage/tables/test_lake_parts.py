@@ -5,6 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import secrets
+import stat
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from decimal import Decimal
 from itertools import pairwise
@@ -18,9 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.model.errors import StorageError
-from tidemill.storage.files import atomic_write
+from tidemill.storage.checksums import check_file, write_checked
+from tidemill.storage.files import atomic_write, attempt, storage_errors
 from tidemill.storage.tables.checksums import without_checksums
-from tidemill.storage.tables.parts import StagedPart, is_ours, read_footer, write_part
+from tidemill.storage.tables.parts import StagedPart, is_ours, read_footer, read_part, write_part
 from tidemill.storage.tables.stats import STRING_LIMIT, bounds, delta_stats, lower_text, upper_text
 
 US = pa.timestamp("us", "UTC")
@@ -197,18 +203,26 @@ def test_long_texts_are_cut_on_the_safe_side() -> None:
     assert upper_text(text) == "k" * STRING_LIMIT + "\U0010ffff"
 
 
-def test_full_disk_is_a_storage_error_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / ".p.parquet.tmp").symlink_to("/dev/full")  # the real ENOSPC
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What names of temporary files have in them."""
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "0" * 16)
+    return "0" * 16
+
+
+def test_full_disk_is_a_storage_error_and_leaves_nothing_behind(tmp_path: Path, token: str) -> None:
+    (tmp_path / f".p.parquet.{token}.tmp").symlink_to("/dev/full")  # the real ENOSPC
     with pytest.raises(StorageError, match="No space left on device") as caught:
         write(tmp_path, sample())
     assert "disk is full" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
 
 
-def test_full_disk_while_syncing_is_a_storage_error_too(tmp_path: Path) -> None:
-    (tmp_path / ".x.tmp").symlink_to("/dev/full")
-    with pytest.raises(StorageError, match="No space left on device"):
-        atomic_write(tmp_path / "x", b"content")
+def test_full_disk_while_syncing_is_a_storage_error_too(tmp_path: Path, token: str) -> None:
+    (tmp_path / f".x.{token}.tmp").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match="No space left on device"), attempt(tmp_path / "x") as temporary:
+        with storage_errors("write", temporary):
+            temporary.write_bytes(b"content")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,7 +232,7 @@ def test_missing_folder_is_a_storage_error(tmp_path: Path) -> None:
 
 
 def test_atomic_write_replaces_whole_and_syncs_file_and_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str
 ) -> None:
     synced: list[str] = []
     real = os.fsync
@@ -231,4 +245,52 @@ def test_atomic_write_replaces_whole_and_syncs_file_and_folder(
     atomic_write(tmp_path / "x", b"one")
     atomic_write(tmp_path / "x", b"two")
     assert (tmp_path / "x").read_bytes() == b"two"
-    assert synced == [str(tmp_path / ".x.tmp"), str(tmp_path)] * 2
+    assert synced == [str(tmp_path / f".x.{token}.tmp"), str(tmp_path)] * 2
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two attempts, each held up before it makes its file durable until the other is there, too."""
+    both, real = threading.Barrier(2, timeout=30), os.fsync
+
+    def sync(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            both.wait()
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+
+
+@pytest.mark.usefixtures("together")
+def test_two_attempts_at_one_part_do_not_write_into_one_file(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda rows: write(tmp_path, sample(rows)), (100, 100))
+    assert first == second
+    assert [path.name for path in tmp_path.iterdir()] == [first.name]
+    assert read_part(tmp_path / first.name).num_rows == 100
+
+
+def put_checked(path: Path, content: bytes) -> None:
+    write_checked(path, lambda file: file.write(content))
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("put", [atomic_write, put_checked])
+def test_two_attempts_at_one_file_leave_one_of_them_whole(
+    tmp_path: Path, put: Callable[[Path, bytes], None]
+) -> None:
+    contents = [b"A" * 70_000, b"B" * 80_000]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda content: put(tmp_path / "x", content), contents))
+    assert any((tmp_path / "x").read_bytes().startswith(content) for content in contents)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    if put is put_checked:
+        assert check_file(tmp_path / "x")
+
+
+def test_what_a_dead_process_left_of_an_attempt_goes_with_the_next_one(tmp_path: Path) -> None:
+    (tmp_path / ".x.00aa.tmp").write_bytes(b"half")
+    (tmp_path / ".y.00aa.tmp").write_bytes(b"of another file")
+    with attempt(tmp_path / "x") as alive:
+        atomic_write(tmp_path / "x", b"whole")
+        assert {path.name for path in tmp_path.iterdir()} == {"x", ".y.00aa.tmp", alive.name}

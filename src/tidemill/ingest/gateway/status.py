@@ -15,15 +15,16 @@ from tidemill.ingest.gateway.folders import live_folders
 from tidemill.model.clock import ClockSteps
 from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
 from tidemill.storage import layout
+from tidemill.storage.files import attempt
 
 
 def write_status(warehouse: Path, status: GatewayStatus) -> None:
     """Say it for others; a reader sees all of it or what was said before."""
     path = layout.gateway_status(layout.gateway_logs(warehouse) / status.gateway)
-    temporary = path.with_name(f".{path.name}")
     try:
-        temporary.write_text(json.dumps(asdict(status)))
-        temporary.replace(path)
+        with attempt(path) as temporary:
+            temporary.write_text(json.dumps(asdict(status)))
+            temporary.replace(path)
     except OSError:
         return  # a full disk is told where events are lost by it; here nothing is
 

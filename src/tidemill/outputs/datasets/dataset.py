@@ -6,7 +6,6 @@ what a window is made of.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -32,7 +31,7 @@ from tidemill.model.windows import LEADING, Build, Dataset, DeltaStats, WindowKe
 from tidemill.outputs.datasets.damage import checksum_of
 from tidemill.outputs.datasets.order import LEAST_ROWS
 from tidemill.storage import layout as paths
-from tidemill.storage.files import make_folder, storage_errors, sync_folder
+from tidemill.storage.files import locked_file, make_folder, remove_dead, storage_errors, sync_folder
 from tidemill.storage.tables.footers import Footer, fields_in, number_in, text_in, texts_in
 
 log = logging.getLogger(__name__)
@@ -437,7 +436,8 @@ def _temporary(warehouse: Path, stream: str) -> Iterator[tuple[Path, int]]:
     whether it is a leftover."""
     folder = paths.dataset_staging(warehouse, stream)
     make_folder(folder, top=warehouse)
-    path, lock = _locked(folder)
+    with storage_errors("write the dataset", folder):
+        path, lock = locked_file(lambda: folder / f"{uuid.uuid4().hex}.arrow")
     try:
         yield path, lock
     finally:
@@ -445,42 +445,9 @@ def _temporary(warehouse: Path, stream: str) -> Iterator[tuple[Path, int]]:
         os.close(lock)
 
 
-def _locked(folder: Path) -> tuple[Path, int]:
-    while True:
-        path = folder / f"{uuid.uuid4().hex}.arrow"
-        with storage_errors("write the dataset", path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        if _lock(fd) is not False and path.exists():
-            return path, fd
-        os.close(fd)  # who cleans up came between: it is gone
-
-
-def _lock(fd: int) -> bool | None:
-    """Whether we have the lock now; None where the file system knows no locks."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
 def clean_temporaries(warehouse: Path, stream: str) -> int:
     """Remove what builders that died left in staging; how many files. Those being written are locked and
     stay, so this may run at any time, beside any builder."""
-    removed = 0
     folder = paths.dataset_staging(warehouse, stream)
     with storage_errors("clean up", folder):
-        for path in list(folder.iterdir()) if folder.is_dir() else []:
-            try:
-                fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:
-                continue  # its writer is done
-            try:
-                if _lock(fd):
-                    path.unlink(missing_ok=True)
-                    removed += 1
-            finally:
-                os.close(fd)
-    return removed
+        return remove_dead(list(folder.iterdir()) if folder.is_dir() else [])

@@ -288,7 +288,7 @@ class ObservationLog:
         gone = [
             p
             for p in self.folder.iterdir()
-            if p.suffix in (layout.OBSERVATIONS_SUFFIX, ".tmp") and p.name not in standing
+            if p.suffix in (layout.OBSERVATIONS_SUFFIX, layout.TEMPORARY_SUFFIX) and p.name not in standing
         ]
         for path in gone:
             path.unlink(missing_ok=True)

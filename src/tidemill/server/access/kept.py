@@ -16,7 +16,7 @@ from typing import Final
 from tidemill.model.errors import DamageError, TidemillError
 from tidemill.model.time import format_instant, parse_instant
 from tidemill.server.access.grants import Scope, Token
-from tidemill.storage.files import make_folder, storage_errors, sync_folder
+from tidemill.storage.files import attempt, clean_attempts, make_folder, storage_errors, sync_folder
 
 VERSION: Final = 1
 _WRITTEN: Final = "Tokens were made here: without tokens.json nobody is let in.\n"
@@ -92,19 +92,18 @@ def replace_kept(path: Path, tokens: Sequence[Token]) -> None:
     """Inside `changing`: at every instant the old or the new content is there, whole."""
     document = {"version": VERSION, "tokens": [_plain(token) for token in tokens]}
     before = version_of(path)
-    temporary = path.with_suffix(".tmp")
     with storage_errors("write", path):
-        temporary.unlink(missing_ok=True)  # of a crash; nobody else is here
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n")
-            file.flush()
-            found = os.fstat(descriptor)
-            if before is not None and found.st_mtime_ns <= before[0]:
-                # Clocks of file systems tick slowly and inodes come back: no two files have the same mark.
-                os.utime(descriptor, ns=(found.st_atime_ns, before[0] + 1))
-            os.fsync(descriptor)
-        temporary.replace(path)
+        clean_attempts(path)
+        with attempt(path, mode=0o600) as temporary:
+            with temporary.open("wb") as file:
+                file.write(json.dumps(document, indent=1, ensure_ascii=False).encode() + b"\n")
+                file.flush()
+                found = os.fstat(file.fileno())
+                if before is not None and found.st_mtime_ns <= before[0]:
+                    # Clocks of file systems tick slowly and inodes come back: no two files have the same mark.
+                    os.utime(file.fileno(), ns=(found.st_atime_ns, before[0] + 1))
+                os.fsync(file.fileno())
+            temporary.replace(path)
         if not was_written(path):
             _lock(path).write_text(_WRITTEN)
     sync_folder(path.parent)

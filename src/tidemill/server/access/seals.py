@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import os
 import secrets
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Final
 from tidemill.model.errors import InputError
 from tidemill.server.access.kept import changing
 from tidemill.storage import layout
-from tidemill.storage.files import storage_errors, sync_folder
+from tidemill.storage.files import atomic_write, storage_errors
 
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
@@ -85,14 +84,6 @@ class Seals:
         with changing(self._path):
             if (found := self._read()) is not None:  # another process was faster
                 return found
-            key, temporary = secrets.token_bytes(KEY_BYTES), self._path.with_suffix(".tmp")
-            with storage_errors("write", self._path):
-                temporary.unlink(missing_ok=True)
-                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(key)
-                    file.flush()
-                    os.fsync(descriptor)
-                temporary.replace(self._path)
-            sync_folder(self._path.parent)
+            key = secrets.token_bytes(KEY_BYTES)
+            atomic_write(self._path, key, mode=0o600)
             return key

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tidemill.model.errors import DamageError, StorageError
-from tidemill.storage.files import disk_error, storage_errors, sync_file
+from tidemill.storage.files import attempt, disk_error, storage_errors, sync_file
 from tidemill.storage.tables.checksums import (
     MISSING,
     check_footer,
@@ -81,37 +81,32 @@ def write_part(
     encoded = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
     encoded += [name for name in dictionary if name not in encoded]
     stats = delta_stats(table, stats_columns)
-    temporary = folder / f".{name}.tmp"
-    with storage_errors("write the part", folder / name):
-        try:
-            with (
-                pa.OSFile(str(temporary), "wb") as sink,
-                pq.ParquetWriter(
-                    sink,
-                    table.schema,
-                    compression="zstd",
-                    compression_level=level,
-                    use_dictionary=encoded or False,
-                    write_statistics=[*stats_columns, *bounded] or False,
-                    store_schema=False,  # an Arrow schema would make readers see dictionary types
-                    write_page_checksum=True,
-                ) as writer,
-            ):
-                starts = row_groups or range(0, table.num_rows, row_group_rows)
-                for start, end in pairwise([*starts, table.num_rows]):
-                    # one chunk per column and row group: chunk borders would move page borders
-                    rows = table if order is None else table.take(order.slice(start, end - start))
-                    group = (rows.slice(start, end - start) if order is None else rows).combine_chunks()
-                    writer.write_table(group, end - start)
-                text = json.dumps(footer, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-                writer.add_key_value_metadata({FOOTER_KEY: text.encode()})
-            sync_file(temporary)
-            size = temporary.stat().st_size
-            target = folder / with_checksums(name, checksums_of(temporary))
-            temporary.replace(target)
-        except (OSError, StorageError):
-            temporary.unlink(missing_ok=True)
-            raise
+    with storage_errors("write the part", folder / name), attempt(folder / name) as temporary:
+        with (
+            pa.OSFile(str(temporary), "wb") as sink,
+            pq.ParquetWriter(
+                sink,
+                table.schema,
+                compression="zstd",
+                compression_level=level,
+                use_dictionary=encoded or False,
+                write_statistics=[*stats_columns, *bounded] or False,
+                store_schema=False,  # an Arrow schema would make readers see dictionary types
+                write_page_checksum=True,
+            ) as writer,
+        ):
+            starts = row_groups or range(0, table.num_rows, row_group_rows)
+            for start, end in pairwise([*starts, table.num_rows]):
+                # one chunk per column and row group: chunk borders would move page borders
+                rows = table if order is None else table.take(order.slice(start, end - start))
+                group = (rows.slice(start, end - start) if order is None else rows).combine_chunks()
+                writer.write_table(group, end - start)
+            text = json.dumps(footer, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+            writer.add_key_value_metadata({FOOTER_KEY: text.encode()})
+        sync_file(temporary)
+        size = temporary.stat().st_size
+        target = folder / with_checksums(name, checksums_of(temporary))
+        temporary.replace(target)
     return StagedPart(
         path=str(target.absolute()),
         name=target.name,
