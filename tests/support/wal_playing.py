@@ -91,7 +91,8 @@ class Played:
 
     @property
     def files(self) -> list[Path]:
-        return sorted((self.warehouse / "wal" / self.wal.name).iterdir())
+        """The segments."""
+        return sorted((self.warehouse / "wal" / self.wal.name).glob("*.wal"))
 
 
 @contextmanager

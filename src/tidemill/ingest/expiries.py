@@ -56,8 +56,7 @@ class ExpiryLog:
 
     def record(self) -> None:
         """Make the state take the log as it is, after `recover` made a new state."""
-        with self._file.locked():
-            self._file.record(self._state)
+        self._file.take(self._state)
 
     def mend(self) -> bool:
         """Rewrite the log if it is damaged, and return whether it was."""

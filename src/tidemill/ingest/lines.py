@@ -104,6 +104,10 @@ class LineFile(Generic[Line]):
         if known is not None and chain.head.lines < known.lines:
             raise self.damage(self._behind(chain.head, known))
 
+    def exists(self, state: Logs) -> bool:
+        """Whether anything was ever written to it."""
+        return self.path.exists() or state.log_head(self.name) is not None
+
     def must_be_new(self, state: Logs) -> None:
         """The file is not there: DamageError, unless nothing was ever written to it."""
         known = state.log_head(self.name)
@@ -193,6 +197,11 @@ class LineFile(Generic[Line]):
                         head = head_at(text) or head
         self._put_back(b"".join(texts))
         return True
+
+    def take(self, state: Logs) -> None:
+        """`record`, for a state that `recover` made anew."""
+        with self.locked():
+            self.record(state)
 
     def mend(self, state: Logs) -> bool:
         """If the log is damaged, rewrite it from the copy in the state; returns whether it was damaged.

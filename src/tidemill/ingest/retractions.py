@@ -76,8 +76,7 @@ class RetractionLog:
 
     def record(self, state: State) -> None:
         """The state takes the log as it is, for one that `recover` made anew."""
-        with self._file.locked():
-            self._file.record(state)
+        self._file.take(state)
 
     def mend(self, state: State) -> bool:
         """If the log is damaged, write it anew from the state: from its copy of the lines, else as the ledger

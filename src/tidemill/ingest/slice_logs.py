@@ -1,7 +1,7 @@
 """The logs beside the slices, together: whether they are whole, and how a damaged one is made whole again.
 
-Landings and retractions are made again from the ledger; expiries and declarations from the copy of their
-lines that the state has.
+Landings and retractions are made again from the ledger; expiries, declarations and gateways from the copy of
+their lines that the state has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 from tidemill.ingest.declarations import DeclarationLog
 from tidemill.ingest.expiries import ExpiryLog
+from tidemill.ingest.gateway.gateways import GatewayLog
 from tidemill.ingest.log import LandingLog
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.model.errors import StorageError
@@ -21,7 +22,7 @@ from tidemill.storage.state.protocol import State
 
 log = logging.getLogger(__name__)
 
-NAMES: Final = (layout.LANDINGS, layout.RETRACTIONS, layout.EXPIRIES, layout.DECLARATIONS)
+NAMES: Final = (layout.LANDINGS, layout.RETRACTIONS, layout.EXPIRIES, layout.DECLARATIONS, layout.GATEWAYS)
 
 
 def check_log(warehouse: Path, state: State, name: str) -> bool:
@@ -33,6 +34,7 @@ def check_log(warehouse: Path, state: State, name: str) -> bool:
         layout.RETRACTIONS: lambda: RetractionLog(warehouse).lines(state),
         layout.EXPIRIES: lambda: ExpiryLog(warehouse, state).lines(),
         layout.DECLARATIONS: lambda: DeclarationLog(warehouse, state).lines(),
+        layout.GATEWAYS: lambda: GatewayLog(warehouse, state).lines(),
     }
     for _ in lines[name]():
         pass
@@ -47,6 +49,7 @@ def mend_log(warehouse: Path, state: State, name: str) -> bool:
         layout.RETRACTIONS: lambda: RetractionLog(warehouse).mend(state),
         layout.EXPIRIES: lambda: ExpiryLog(warehouse, state).mend(),
         layout.DECLARATIONS: lambda: DeclarationLog(warehouse, state).mend(),
+        layout.GATEWAYS: lambda: GatewayLog(warehouse, state).mend(),
     }
     return mend[name]()
 
@@ -66,3 +69,4 @@ def record_logs(warehouse: Path, state: State) -> None:
     RetractionLog(warehouse).record(state)
     ExpiryLog(warehouse, state).record()
     DeclarationLog(warehouse, state).record()
+    GatewayLog(warehouse, state).record()

@@ -18,6 +18,7 @@ POINTS: Final[dict[str, str]] = {
     "wal.after_write": "entries are written to the log, not yet synced",
     "wal.after_sync": "entries are durable, not yet acknowledged",
     "wal.after_close": "which entries a window has is durable, its slice has not landed",
+    "wal.after_unlist": "a segment of the log is off the list, its file is still there",
     "wal.after_remove": "a segment of the log is gone, the folder is not yet synced",
     "gateway.after_receipts": "a window is in the ledger and has receipts, the log still holds it",
     "gateway.after_replay": "what a dead gateway had acknowledged is in the ledger, its log is still there",

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidemill.ingest.gateway.set_aside import damaged_logs
 from tidemill.ingest.slice_logs import mend_log
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.time import format_instant
@@ -47,9 +48,9 @@ _OF_OUTPUTS: Final = {
     FileKind.CHAIN: "the chains of the stream are made again from raw",
     FileKind.DATASET: "built again as a new revision",
 }
-_ELSEWHERE: Final = (FileKind.GATEWAY_LOG, FileKind.STATE)  # whose damage no scrub finds
 _LOST: Final = {
-    FileKind.GATEWAY_LOG: "the entries that cannot be read are lost; all others have landed",
+    FileKind.GATEWAY_LOG: "the entries that cannot be read are lost, all others have landed; once they were"
+    " sent again, remove its files in `_damaged/wal`",
     FileKind.SLICE: "its bytes are lost; raw and all that is made of it still hold what was accepted from it,"
     " but it cannot be decided again",
     FileKind.EXPIRED_IDS: "repeats of events that have expired would count as new; the stream waits until the"
@@ -104,11 +105,12 @@ def plan_repair(workers: Workers, damages: Iterable[Damage]) -> RepairPlan:
 
 
 def find_damages(workers: Workers, streams: Sequence[str]) -> Iterator[Damage]:
-    """What a scrub finds now in these streams, what others than a scrub put on record, and missing files that
-    faults name."""
+    """What a scrub finds now in these streams, what others than a scrub found, and missing files that faults
+    name."""
     yield from scrub(workers.warehouse, streams)
+    yield from damaged_logs(workers.root)
     for known in workers.state.damages():
-        if known.damage.kind in _ELSEWHERE:
+        if known.damage.kind is FileKind.STATE:
             yield known.damage
     for stream in (WAREHOUSE, *streams):
         for fault in faults_of(workers.state, stream):

@@ -148,7 +148,8 @@ def finish_retractions(workers: Workers, stream: str) -> None:
 
 def take_up_logs(workers: Workers, now: int) -> None:
     """Land what gateways that died had acknowledged."""
-    if not layout.gateway_logs(workers.root).is_dir():
+    record = layout.slice_log(workers.root, layout.GATEWAYS)
+    if not (layout.gateway_logs(workers.root).is_dir() or record.exists()):
         return
     from tidemill.ingest.gateway.taking_up import take_up
 

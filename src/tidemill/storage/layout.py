@@ -31,6 +31,7 @@ LANDINGS: Final = "landings.ndjson"
 RETRACTIONS: Final = "retractions.ndjson"
 EXPIRIES: Final = "expiries.ndjson"
 DECLARATIONS: Final = "declarations.ndjson"
+GATEWAYS: Final = "gateways.ndjson"
 
 _SLICES: Final = "slices"
 _DATASETS: Final = "datasets"
@@ -152,6 +153,16 @@ def gateway_segment_number(path: Path) -> int | None:
     """Of a segment of a gateway's log; None of any other file."""
     found = _SEGMENT.fullmatch(path.name)
     return int(found[1]) if found else None
+
+
+def gateway_segments(folder: Path) -> Path:
+    """The list of the segments of a gateway's log."""
+    return folder / "segments.ndjson"
+
+
+def gateway_log_end(folder: Path) -> Path:
+    """How far a gateway's log goes."""
+    return folder / "end"
 
 
 def gateway_status(folder: Path) -> Path:

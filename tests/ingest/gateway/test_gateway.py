@@ -203,14 +203,15 @@ def test_a_request_with_bounds_is_a_slice_of_its_own(tmp_path: Path) -> None:
 
 def test_bounds_survive_a_gateway_that_is_killed(tmp_path: Path) -> None:
     house = House(tmp_path / "p", window=HOUR)
-    (house.warehouse / "slices").write_text("in the way, so that nothing lands")
+    (house.warehouse / "slices").mkdir()
+    (house.warehouse / "slices" / "a").write_text("in the way, so that nothing lands")
     with house.open() as gateway:
         sent(gateway, "a", "1")
         bounded(gateway, "2", 100, 200)
         sent(gateway, "a", "3")
         dead = copy_of(house, tmp_path / "dead")
-        (house.warehouse / "slices").unlink()
-    (dead.warehouse / "slices").unlink()
+        (house.warehouse / "slices" / "a").unlink()
+    (dead.warehouse / "slices" / "a").unlink()
     dead.take_up()
     assert [one.slice.declared for one in dead.state.slices("a")] == [None, Interval(100, 200), None]
     assert dead.lines("a") == [f'{{"id":"{number}","at":1}}' for number in (1, 2, 3)]
@@ -295,7 +296,8 @@ def test_pressure_closes_windows_early(tmp_path: Path) -> None:
 
 def test_what_cannot_be_landed_now_is_landed_when_it_can(tmp_path: Path) -> None:
     house = House(tmp_path / "p", **SLOW)
-    in_the_way = house.warehouse / "slices"
+    in_the_way = house.warehouse / "slices" / "a"
+    in_the_way.parent.mkdir()
     in_the_way.write_text("")
     with house.open() as gateway:
         entries = [sent(gateway, "a", str(number)) for number in range(3)]

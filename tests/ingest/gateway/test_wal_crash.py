@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,7 @@ LEFT: dict[str, tuple[list[str], list[list[int]], list[int], list[int]]] = {
     "wal.after_write:2": (["1"], [], [1, 2], [1, 2]),
     "wal.after_sync:2": (["1"], [], [1, 2], [1, 2]),
     "wal.after_close": (["1", "2", "3"], [[1, 2]], [3], [1, 2, 3]),
+    "wal.after_unlist:1": (["1", "2", "3", "closed"], [[1, 2]], [3], [1, 2, 3]),
     "wal.after_remove:1": (["1", "2", "3", "closed"], [], [3], [2, 3]),
     "wal.after_remove:2": (["1", "2", "3", "closed"], [], [3], [3]),
 }
@@ -192,7 +194,7 @@ def test_nothing_is_written_behind_what_could_not_be_cut_off(
 def test_a_folder_that_is_gone_is_told(tmp_path: Path) -> None:
     with played(tmp_path) as log:
         folder = tmp_path / "wal" / log.wal.name
-        folder.rmdir()
+        shutil.rmtree(folder)
         with pytest.raises(StorageError, match="cannot write the log: No such file") as caught:
             log.append(line(1))
         assert caught.value.where == str(folder)

@@ -12,6 +12,7 @@ from tests.ingest.gateway.test_gateway import House, sent
 
 from tidemill.ingest.gateway.frames import FRAME_BYTES, HEAD_BYTES, Kind, head_of, opening_of
 from tidemill.ingest.gateway.set_aside import damaged_logs
+from tidemill.ingest.health import ingest_health
 from tidemill.mill import Mill
 from tidemill.model.damage import FileKind
 from tidemill.storage import layout
@@ -92,12 +93,57 @@ def test_a_flipped_bit_costs_one_request_and_is_named(dead: House, frame: int, w
 
 
 def test_a_torn_tail_is_no_damage(dead: House) -> None:
+    """What a crash leaves of a write that nobody was told of."""
     path = segment_of(dead)
-    path.write_bytes(path.read_bytes()[:-7])
+    _, start, end = frames(path)[-1]
+    text = path.read_bytes()
+    path.write_bytes(text + text[start : end - 7])
     (taken,) = dead.take_up()
     assert taken.damaged == ()
     assert damaged_logs(dead.warehouse) == []
+    assert ids(dead, "b") == ["b1", "b3", "b5"]
+
+
+@pytest.mark.parametrize("how", ["inside a frame", "at the end of a frame"])
+def test_a_log_that_was_cut_short_is_named(dead: House, how: str) -> None:
+    path = segment_of(dead)
+    _, start, _ = frames(path)[-1]
+    path.write_bytes(path.read_bytes()[:start] if how == "at the end of a frame" else path.read_bytes()[:-7])
+    (taken,) = dead.take_up()
     assert ids(dead, "b") == ["b1", "b3"]
+    assert damaged_logs(dead.warehouse) == list(taken.damaged)
+    assert len(taken.damaged) == 1
+
+
+@pytest.mark.parametrize("what", ["segment", "all files", "folder", "all folders"])
+def test_the_loss_of_what_was_acknowledged_is_named_wherever_one_looks(dead: House, what: str) -> None:
+    path = segment_of(dead)
+    if what == "segment":
+        path.unlink()
+    elif what == "all files":
+        for file in path.parent.iterdir():
+            file.unlink()
+    else:
+        shutil.rmtree(path.parent if what == "folder" else path.parent.parent)
+    dead.state.close()
+    with Mill.open(dead.project.root) as mill:
+        for _ in range(2):
+            mill.tick()
+            (named,) = ingest_health(mill.warehouse).damaged
+            assert f"wal/{path.parent.name}" in named.reason
+            assert "missing" in named.reason
+        assert "tidemill_gateway_damaged_stretches 1.0" in generate_latest(mill.meter.registry).decode()
+        assert mill.repair().left  # it cannot be brought back
+    assert damaged_logs(dead.warehouse) == [named]
+
+
+def test_a_gateway_that_ended_well_is_not_missed(tmp_path: Path) -> None:
+    house = House(tmp_path, STRUCTURAL, window=HOUR)
+    with house.open() as gateway:
+        sent(gateway, "a", "a0")
+    assert list((house.warehouse / "wal").iterdir()) == []
+    assert house.take_up() == []
+    assert damaged_logs(house.warehouse) == []
 
 
 def test_the_damage_is_shown_until_somebody_removes_it(dead: House) -> None:

@@ -28,6 +28,7 @@ from tidemill.ingest.gateway.frames import (
 from tidemill.ingest.gateway.orphans import orphans
 from tidemill.ingest.gateway.replay import LogReplay
 from tidemill.model.gateway import Entry, WindowOutput
+from tidemill.storage import layout
 
 BIG = 40 << 10
 
@@ -64,7 +65,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
                 closes.append((log.files[-1].stat().st_size, output))
         warehouse = log.corpse(place / "dead")
     (folder,) = (warehouse / "wal").iterdir()
-    return Written(folder, sorted(folder.iterdir())[-1], entries, closes)
+    return Written(folder, sorted(folder.glob("*.wal"))[-1], entries, closes)
 
 
 def read(folder: Path) -> tuple[list[WindowOutput], dict[int, bytes]]:
@@ -86,6 +87,8 @@ def test_a_log_cut_at_any_byte_of_its_last_segment_has_the_whole_frames_before(
         last.write_bytes(text[:size])
         windows, lsns = written.until(size)
         assert read(folder) == (windows, {lsn: wanted[lsn] for lsn in lsns}), size
+        reported = LogReplay(folder.name, folder).bad  # each byte was durable
+        assert [bad.path for bad in reported] == ([last] if size < len(text) else []), size
 
 
 def test_a_torn_tail_may_be_zeros_or_any_bytes(written: Written, tmp_path: Path) -> None:
@@ -134,7 +137,7 @@ def test_damage_in_a_group_leaves_the_rest_of_the_group(tmp_path: Path) -> None:
         assert [future.result().lsn for future in waiting] == [2, 3, 4, 5]
         warehouse = log.corpse(tmp_path / "dead")
         (folder,) = (warehouse / "wal").iterdir()
-        (path,) = folder.iterdir()
+        (path,) = folder.glob("*.wal")
         text = path.read_bytes()
         torn = text.index(line(3, 50))
         path.write_bytes(text[:torn] + bytes(10) + text[torn + 10 :])
@@ -164,7 +167,7 @@ def test_content_cannot_pass_for_a_frame(tmp_path: Path) -> None:
         log.append(framed(forged, other, 1 << 40, 3, 0) + b"".join(forged.parts) + b"\n")
         warehouse = log.corpse(tmp_path / "dead")
     (folder,) = (warehouse / "wal").iterdir()
-    (path,) = folder.iterdir()
+    (path,) = folder.glob("*.wal")
     path.write_bytes(path.read_bytes()[:-1])
     assert [entry.lsn for entry in taken_up(warehouse)[1]] == [1]
 
@@ -174,7 +177,7 @@ def test_damage_in_an_earlier_segment_leaves_all_other_frames(
     written: Written, tmp_path: Path, how: str
 ) -> None:
     folder = shutil.copytree(written.folder, tmp_path / written.folder.name)
-    first, second, _ = sorted(folder.iterdir())
+    first, second, _ = sorted(folder.glob("*.wal"))
     text = first.read_bytes()
     changed = {
         "flip": text[:1000] + b"\0" + text[1001:],
@@ -196,7 +199,7 @@ def test_damage_in_an_earlier_segment_leaves_all_other_frames(
 def as_version_1(folder: Path) -> None:
     """Write the segments of a log as the version before did: one checksum for header and content."""
     before = 0
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.glob("*.wal")):
         text = path.read_bytes()
         head = head_of(text[:HEAD_BYTES])
         assert head is not None
@@ -214,6 +217,7 @@ def as_version_1(folder: Path) -> None:
 def test_a_log_of_the_version_before_is_read_damaged_or_not(written: Written, tmp_path: Path) -> None:
     folder = shutil.copytree(written.folder, tmp_path / written.folder.name)
     newer = read(folder)
+    layout.gateway_segments(folder).unlink()  # which that version did not write
     as_version_1(folder)
     replay = LogReplay(folder.name, folder)
     assert (replay.version, replay.bad) == (1, [])
@@ -233,10 +237,52 @@ def test_a_window_with_an_entry_that_is_gone_had_landed(tmp_path: Path) -> None:
         log.wal.close_window(window(1, 2, 3), [1, 2, 3])
         log.append(line(4))
         warehouse = log.corpse(tmp_path / "dead")
-    next((warehouse / "wal").glob("*/00000001.wal")).unlink()
+    gone = next((warehouse / "wal").glob("*/00000001.wal"))
+    gone.unlink()
+    layout.gateway_segments(gone.parent).unlink()  # as of a version that kept no list
     windows, rest = taken_up(warehouse)
     assert windows == []
     assert [entry.lsn for entry in rest] == [4]
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_segment_that_vanished_is_named_with_what_it_held(
+    written: Written, tmp_path: Path, number: int
+) -> None:
+    folder = shutil.copytree(written.folder, tmp_path / written.folder.name)
+    (folder / f"{number:08}.wal").unlink()
+    replay = LogReplay(folder.name, folder)
+    (bad,) = replay.bad
+    lsns = {1: [1], 2: [2], 3: list(range(3, 10))}[number]
+    assert bad.path.name == f"{number:08}.wal"
+    assert f"it held {len(lsns)} entries from number {lsns[0]} on" in bad.reason
+    assert sorted(read(folder)[1]) == [lsn for lsn in range(1, 10) if lsn not in lsns]
+
+
+def test_a_segment_that_was_removed_because_it_had_landed_is_not_missed(tmp_path: Path) -> None:
+    with played(tmp_path / "live") as log:
+        for number in range(1, 4):
+            log.append(line(number, BIG))
+        log.wal.close_window(window(1), [1])
+        log.wal.landed([1])
+        warehouse = log.corpse(tmp_path / "dead")
+    (folder,) = (warehouse / "wal").iterdir()
+    assert [path.name for path in sorted(folder.glob("*.wal"))] == ["00000002.wal", "00000003.wal"]
+    replay = LogReplay(folder.name, folder, listed=True)
+    assert (replay.bad, [entry.lsn for entry in replay.rest]) == ([], [2, 3])
+
+
+def test_a_list_of_segments_that_is_lost_or_changed_is_named(written: Written, tmp_path: Path) -> None:
+    folder = shutil.copytree(written.folder, tmp_path / written.folder.name)
+    path = layout.gateway_segments(folder)
+    text = path.read_bytes()
+    path.write_bytes(text.replace(b'"first":2', b'"first":3'))
+    (bad,) = LogReplay(folder.name, folder).bad
+    assert (bad.path, "line 2 of the list" in bad.reason) == (path, True)
+    path.unlink()
+    (bad,) = LogReplay(folder.name, folder, listed=True).bad
+    assert (bad.path, "is missing" in bad.reason) == (path, True)
+    assert LogReplay(folder.name, folder).bad == []  # of a version that kept none
 
 
 @pytest.mark.parametrize("files", [{}, {1: b""}, {1: b"TMWAL"}, {1: bytes(HEAD_BYTES)}])

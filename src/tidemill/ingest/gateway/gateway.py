@@ -20,6 +20,7 @@ from tidemill.config import Stream
 from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.config.gateway import settings_of
 from tidemill.ingest.gateway.buffer import Buffer, Taken
+from tidemill.ingest.gateway.gateways import GatewayLog
 from tidemill.ingest.gateway.keys import warm
 from tidemill.ingest.gateway.landing import ClosedWindow, closed, land_window
 from tidemill.ingest.gateway.memory import MemoryTracker, cost_of, setting_of
@@ -105,7 +106,13 @@ class Gateway:
         self._settled: set[str] = set()  # windows whose close is in the log, not landed yet
         self._kept = 0
         after = landing.last_arrival()
+        self._gateways = GatewayLog(warehouse, state)
         self._wal = Wal.create(warehouse, settings.wal, self._clock, self._durable, after)
+        try:
+            self._gateways.begin(self._wal.name, self._clock())
+        except BaseException:
+            self._wal.close()
+            raise
         self._flusher = threading.Thread(target=self._run, name="tidemill-flusher", daemon=True)
         self._flusher.start()
 
@@ -441,7 +448,7 @@ class Gateway:
             self._stopping = True
             self._look()
         self._flusher.join()
-        self._wal.close()
+        self._wal.close(lambda: self._gateways.end(self.name, self._clock()))
 
 
 def _finished(buffer: Buffer, taken: Taken) -> ClosedWindow:

@@ -27,9 +27,9 @@ class Orphan:
     def __exit__(self, *_: object) -> None:
         self._hold.let_go()
 
-    def read(self) -> LogReplay:
+    def read(self, *, listed: bool = False) -> LogReplay:
         """What it holds. Damage is reported in `LogReplay.bad`; StorageError when the disk cannot be read."""
-        return LogReplay(self.name, self._hold.path)
+        return LogReplay(self.name, self._hold.path, listed=listed)
 
     def remove(self) -> None:
         """All that it holds is in the ledger."""

@@ -35,6 +35,7 @@ from tidemill.ingest.gateway.frames import (
     possible_heads,
 )
 from tidemill.ingest.gateway.segments import segment_numbers
+from tidemill.ingest.gateway.witness import Listed, read_list
 from tidemill.model.errors import StorageError
 from tidemill.model.gateway import Entry, WindowOutput
 from tidemill.storage import layout
@@ -85,7 +86,8 @@ class _Segment:
 class LogReplay:
     """What a dead log holds. `windows` and `rest` read the files each time they are gone through."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, *, listed: bool = False) -> None:
+        """`listed`: its gateway is known to have kept a list of its segments."""
         self._name = name
         self._feeds: dict[Feed, int] = {}
         self._segments: list[_Segment] = []
@@ -95,6 +97,7 @@ class LogReplay:
         self.version = VERSION  # that it was written in
         self.since = 1 << 62  # the first arrival in it
         with storage_errors("read the log", folder):
+            self._list = self._read_list(folder, listed)
             self._scan(folder)
             self._firsts = [segment.first for segment in self._segments]
             for _, runs in self._closes():
@@ -134,10 +137,25 @@ class LogReplay:
 
     # -- the first pass
 
+    def _read_list(self, folder: Path, listed: bool) -> Listed:
+        found = read_list(folder)
+        path = layout.gateway_segments(folder)
+        if found is None:
+            if listed:
+                reason = "the list of segments is missing: whether one of them is lost is not known"
+                self.bad.append(BadBytes(path, 0, 0, reason))
+            return Listed()
+        if found.damage:
+            self.bad.append(BadBytes(path, 0, path.stat().st_size, found.damage))
+        return found
+
     def _scan(self, folder: Path) -> None:
         numbers = segment_numbers(folder)
+        missing = self._list.missing(numbers)
+        for number in missing:
+            self._miss_segment(folder, number)
         for number in numbers:
-            path, last = layout.gateway_segment(folder, number), number == numbers[-1]
+            path, last = layout.gateway_segment(folder, number), number == max([*numbers, *missing])
             with path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 head = self._head(file, path, number, size, last)
@@ -147,9 +165,35 @@ class LogReplay:
                 self._join(segment)
                 self._index(file, segment, last)
             self.version = head.version
+            self._look_at_end(segment)
             segment.settled = bytearray(0 if offset else 1 for offset in segment.entries)
             if segment.first:
                 self._segments.append(segment)
+
+    def _miss_segment(self, folder: Path, number: int) -> None:
+        """A segment that was never removed is not there: what of it had not landed is lost."""
+        first, end = self._list.begun[number], self._list.first_after(number)
+        held = f"entries from number {first} on" if end is None else f"{end - first} entries from number {first} on"
+        reason = f"the segment is missing; it held {held}, and those that had not landed are lost"
+        self._unread.add(number)
+        self.bad.append(BadBytes(layout.gateway_segment(folder, number), 0, 0, reason))
+        self._lose(first, first + 1 if end is None else end)
+
+    def _look_at_end(self, segment: _Segment) -> None:
+        """Whether the segment goes as far as it is known to have gone."""
+        end = self._list.end
+        if end is None or end.segment != segment.number:
+            return
+        if segment.size < end.bytes and not self._ends_badly(segment):
+            reason = f"it ends early: it had {end.bytes} bytes"
+            self.bad.append(BadBytes(segment.path, segment.size, segment.size, reason))
+        if segment.first and segment.next <= end.lsn:
+            self._lose(segment.next, end.lsn + 1)
+
+    def _known_end(self, number: int) -> int:
+        """Up to where a segment is known to have been durable."""
+        end = self._list.end
+        return end.bytes if end is not None and end.segment == number else 0
 
     def _head(self, file: BinaryIO, path: Path, number: int, size: int, last: bool) -> Head | None:
         """None: there is nothing to read in it, be it that its process died while it began this segment."""
@@ -161,6 +205,10 @@ class LogReplay:
             self._unreadable(path, number, size, f"by its head it is segment {head.number}")
             return None
         if last and size <= HEAD_BYTES:
+            if (known := self._known_end(number)) > size:
+                self._unreadable(path, number, size, f"it ends early: it had {known} bytes")
+                if self._list.end is not None:
+                    self._lose(self._list.begun.get(number, self._list.end.lsn), self._list.end.lsn + 1)
             return None
         for guess in possible_heads(text, number):
             if _next_frame(file, guess, HEAD_BYTES, size) is not None:
@@ -186,10 +234,13 @@ class LogReplay:
         if before.next < segment.first:
             self._lose(before.next, segment.first)
         said = segment.head.before
-        cut = not between and said > before.size
-        if cut and not any(one.path == before.path and one.end == before.size for one in self.bad):
+        if not between and said > before.size and not self._ends_badly(before):
             reason = f"it ends early: it had {said} bytes"
             self.bad.append(BadBytes(before.path, before.size, before.size, reason))
+
+    def _ends_badly(self, segment: _Segment) -> bool:
+        """Whether it is on record that something is wrong with its end."""
+        return any(one.path == segment.path and one.end == segment.size for one in self.bad)
 
     def _lose(self, first: int, end: int) -> None:
         if first < end:
@@ -204,7 +255,8 @@ class LogReplay:
                 at += head.header_bytes + found[0].size
                 continue
             follows = _next_frame(file, head, at + 1, size)
-            if follows is None and last and _is_torn(file, head, at, size):
+            known = self._known_end(segment.number)
+            if follows is None and last and at >= known and _is_torn(file, head, at, size):
                 log.info(
                     "the last %d bytes of %s are of a write that a crash interrupted", size - at, segment.path
                 )

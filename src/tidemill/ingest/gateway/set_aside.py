@@ -24,9 +24,11 @@ def set_aside(warehouse: Path, bad: Sequence[BadBytes]) -> list[Damage]:
 def _keep(warehouse: Path, bad: BadBytes) -> Damage:
     offset = layout.damaged_stretch(warehouse, bad.path, bad.start)
     make_folder(offset.parent, top=warehouse)
-    with storage_errors("read the log", bad.path), bad.path.open("rb") as file:
-        file.seek(bad.start)
-        content = file.read(bad.end - bad.start)
+    content = b""
+    if bad.end > bad.start:
+        with storage_errors("read the log", bad.path), bad.path.open("rb") as file:
+            file.seek(bad.start)
+            content = file.read(bad.end - bad.start)
     atomic_write(offset, content)
     log = bad.path.relative_to(warehouse).as_posix()
     said = {
@@ -34,7 +36,7 @@ def _keep(warehouse: Path, bad: BadBytes) -> Damage:
         "log": log,
         "start": bad.start,
         "end": bad.end,
-        "reason": f"bytes {bad.start} to {bad.end} of {log}: {bad.reason}",
+        "reason": f"bytes {bad.start} to {bad.end} of {log}: {bad.reason}" if content else f"{log}: {bad.reason}",
     }
     atomic_write(layout.damage_note(offset), json.dumps(said, indent=1).encode() + b"\n")
     return _damage(said["file"], said["reason"])

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.config import Stream
+from tidemill.ingest.gateway.gateways import GatewayLog
 from tidemill.ingest.gateway.keys import count_keys
 from tidemill.ingest.gateway.landed import LandedEntries
 from tidemill.ingest.gateway.landing import ClosedWindow, closed, land_window
 from tidemill.ingest.gateway.orphans import Orphan, orphans
-from tidemill.ingest.gateway.replay import LogReplay
+from tidemill.ingest.gateway.replay import BadBytes, LogReplay
 from tidemill.ingest.gateway.set_aside import set_aside
 from tidemill.ingest.landing import Landing
 from tidemill.model.damage import Damage
@@ -29,6 +30,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import CloseTrigger, Entry, Receipt
 from tidemill.model.slices import Format
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import Receipts, State
 
 log = logging.getLogger(__name__)
@@ -52,10 +54,13 @@ def take_up(
     """Land what dead gateways left; receipts are kept `until` then. Live gateways are left alone, and a log
     that the disk does not give stays where it is: it is told of each time, and holds nobody up."""
     done: list[TakenUp] = []
+    gateways = GatewayLog(warehouse, state)
+    known = gateways.running()
     for orphan in orphans(warehouse):
         try:
-            one = _land(warehouse, orphan, streams, state, landing, until)
+            one = _land(warehouse, orphan, streams, state, landing, until, listed=orphan.name in known)
             failpoint("gateway.after_replay")
+            gateways.end(orphan.name, until)
             orphan.remove()
         except StorageError as error:
             log.error("%s; what gateway %s had acknowledged is not landed", error, orphan.name)
@@ -63,7 +68,18 @@ def take_up(
         done.append(one)
         if one.events:
             log.warning("landed %d events that gateway %s had acknowledged", one.events, one.gateway)
-    return done
+    return [*done, *_lost(warehouse, gateways, until)]
+
+
+def _lost(warehouse: Path, gateways: GatewayLog, now: int) -> Iterator[TakenUp]:
+    """Gateways whose log is gone as a whole: that is named, once, and then they are not waited for any more."""
+    for name in gateways.lost():
+        folder = layout.gateway_logs(warehouse) / name
+        reason = "the log of the gateway is missing; what it had acknowledged and not landed is lost"
+        damaged = set_aside(warehouse, [BadBytes(layout.gateway_segments(folder), 0, 0, reason)])
+        log.error("gateway %s: %s", name, reason)
+        gateways.end(name, now)
+        yield TakenUp(name, 0, 0, tuple(damaged))
 
 
 def _land(
@@ -73,8 +89,10 @@ def _land(
     state: State,
     landing: Landing,
     until: int,
+    *,
+    listed: bool,
 ) -> TakenUp:
-    replay = orphan.read()
+    replay = orphan.read(listed=listed)
     damaged = set_aside(warehouse, replay.bad)
     for one in damaged:
         log.error("what gateway %s had acknowledged is damaged: %s", orphan.name, one.reason)

@@ -28,6 +28,7 @@ from tidemill.ingest.gateway.frames import (
 )
 from tidemill.ingest.gateway.holdings import Holdings
 from tidemill.ingest.gateway.segments import Segment
+from tidemill.ingest.gateway.witness import LogEnd, SegmentList
 from tidemill.ingest.landing import next_arrival
 from tidemill.model.errors import OverloadedError
 from tidemill.model.failpoints import failpoint
@@ -86,6 +87,7 @@ class Wal:
         self._guard = threading.Lock()  # of the holdings
         self._holdings = Holdings()
         self._removing = threading.Lock()  # segments go one by one, in their order
+        self._list = SegmentList(hold.path)
         # Of the committer alone:
         self._segment: Segment | None = None
         self._number = self._before = self._lsn = 0
@@ -165,6 +167,8 @@ class Wal:
                     return
                 path = layout.gateway_segment(self._folder, number)
                 with storage_errors("remove", path):
+                    self._list.removed(number)
+                    failpoint("wal.after_unlist")
                     path.unlink(missing_ok=True)
                 failpoint("wal.after_remove")
                 sync_folder(self._folder)  # before one goes that this one's entries needed
@@ -175,16 +179,20 @@ class Wal:
         """Take no more submissions; return once `durable`, or `done`, has heard of all that were taken."""
         self._reach(last=False)
 
-    def close(self) -> None:
-        """Drain it and stop. The folder goes, unless something in it is not in the ledger yet."""
+    def close(self, ended: Callable[[], None] | None = None) -> None:
+        """Drain it and stop. The folder goes, unless something in it is not in the ledger yet; `ended` is
+        called just before that."""
         if not self._reach(last=True):
             return
         self._committer.join()
         if self._segment is not None:
             self._segment.close()
             self._segment = None
+        self._list.close()
         try:
             if not self._holdings.unlanded:
+                if ended is not None:
+                    ended()
                 self._hold.remove()
         finally:
             self._hold.let_go()
@@ -264,6 +272,7 @@ class Wal:
             parts.extend(item.carried.parts)
         segment.write(parts)
         self._lsn = lsn
+        self._list.reached(LogEnd(segment.head.number, segment.end, lsn))
         with self._guard:
             self._holdings.grown(segment.end, len(entries))
             for item in group:
@@ -281,6 +290,11 @@ class Wal:
             self._segment = None
             self._before = full.end
         segment = Segment.begin(self._folder, self._number + 1, self._lsn + 1, self._before)
+        try:
+            self._list.begun(segment.head.number, segment.head.first)
+        except OSError:
+            segment.close()
+            raise
         self._segment = segment
         self._number += 1
         with self._guard:
