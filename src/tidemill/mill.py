@@ -297,7 +297,15 @@ class Mill:
 
         declared = self.project.stream(stream)
         span = arguments.span(start, end)
-        return read_results(self.project.warehouse, declared, window, span, tenant, revisions=revisions)
+        return read_results(
+            self.project.warehouse,
+            declared,
+            window,
+            span,
+            tenant,
+            revisions=revisions,
+            checkpoint_texts=self.state.checkpoints(stream),
+        )
 
     @property
     def windows(self) -> WindowReader:

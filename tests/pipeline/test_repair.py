@@ -4,12 +4,14 @@ repairs it, is set aside with its reason, and everything is as it was; nothing e
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.support.damage import HARMS, KINDS, Shop, answers, composed, details, expected, vectors
 from tests.support.whole_mill import DAY, NOON, Event, WholeMill
 
+from tidemill.model.errors import DamageError
 from tidemill.storage import layout
 
 
@@ -47,6 +49,44 @@ def test_a_damaged_file_is_set_aside_and_made_again(shop: Shop, kind: str, harm:
     assert target.exists() == (harm != "deleted")
     said = json.loads(target.with_name(f"{target.name}.damage.json").read_text())
     assert (said["file"], said["reason"]) == (name, step.damage.reason)
+
+
+TABLES = ["raw/orders", "quarantine/orders", "rollups/orders", "index/orders", "windows/orders/ten"]
+
+
+@pytest.mark.parametrize("table", [*TABLES, "chains/embeddings"])
+def test_a_table_that_vanished_is_missed_and_made_again(shop: Shop, table: str) -> None:
+    with shop.open() as mill:
+        before = details(mill, "orders"), details(mill, "visits")
+    shutil.rmtree(shop.warehouse / table)
+    with shop.open() as mill:
+        assert [one.file for one in mill.scrub().damages] == [table]
+        assert answers(mill, "visits") == expected("visits")
+        if table == "windows/orders/ten":
+            with pytest.raises(DamageError, match="the table is gone"):
+                mill.results("orders", "ten")
+        (step,) = mill.plan_repair().steps
+        assert (step.damage.file, step.repairable) == (table, True)
+        assert mill.repair().ok
+        assert answers(mill, "orders") == expected("orders")
+        assert composed(mill) == vectors()
+        assert (details(mill, "orders"), details(mill, "visits")) == before
+        assert mill.verify().findings == []
+        assert mill.scrub().ok
+
+
+@pytest.mark.parametrize("table", [*TABLES, "chains/embeddings"])
+def test_a_table_whose_log_is_lost_with_its_copies_is_made_again(shop: Shop, table: str) -> None:
+    """As one of an earlier version, which kept no copies."""
+    for folder in ("_delta_log", "_log_copies", "_log_sums"):
+        shutil.rmtree(shop.warehouse / table / folder)
+    with shop.open() as mill:
+        mill.tick(patient=True)  # a round that meets it does not make it worse
+        assert mill.repair().ok
+        assert answers(mill, "orders") == expected("orders")
+        assert answers(mill, "visits") == expected("visits")
+        assert composed(mill) == vectors()
+        assert mill.verify().findings == []
 
 
 @pytest.mark.parametrize("level", ["5s", "1m", "1h", "1d", "7d"])

@@ -344,3 +344,21 @@ def test_death_while_expiring_leaves_nothing_to_repair(told: Plant, tmp_path: Pa
             assert one.leftovers() == []
             assert len(list((one.warehouse / "sealed" / "requests").iterdir())) == 1
         assert without(dump(corpse), "versions") == without(dump(copy), "versions")
+
+
+def test_an_expiry_is_not_forgotten_with_its_log_and_the_state(plant: Plant) -> None:
+    """The log is lost with its copy and the state: what raw itself says of its expired parts is believed."""
+    with plant.open() as mill:
+        expire(mill)
+        gone = mill.warehouse.expiries.seal("requests")
+    forget(plant)
+    for folder in ("slices", "_log_copies"):
+        (plant.warehouse / folder / "expiries.ndjson").unlink()
+    (named,) = recover(plant.root, spark=plant.spark, clock=plant.clock).left
+    assert (named.file, named.stream) == ("slices/expiries.ndjson", "requests")
+    newest = max(event["ts"] for event in [at(4, 100), *(at(3, n) for n in range(6))])
+    with plant.open() as mill:
+        assert mill.warehouse.expiries.seal("requests") == newest * 1000 + 1
+        assert gone is not None
+        assert gone > newest * 1000
+        assert [finding for finding in mill.verify().findings if finding.what != "quarantine"] == []

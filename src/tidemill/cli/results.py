@@ -66,6 +66,7 @@ def results(
             tenant,
             revisions=revisions,
             limit=limit + 1 if limit else None,
+            checkpoint_texts=mill.state.checkpoints(stream),
         )
     more = bool(limit) and rows.num_rows > limit
     spec, listed = spec_named(declared, window), rows.slice(1 if more else 0)

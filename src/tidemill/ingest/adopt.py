@@ -37,8 +37,23 @@ class Adopted:
 
 
 def has_landings(warehouse: Path) -> bool:
-    """Slices have landed: if there is no state, it is gone, and a new, empty one must not be made."""
-    return layout.slice_log(warehouse, layout.LANDINGS).exists()
+    """Slices have landed: if there is no state, it is gone, and a new, empty one must not be made. The log
+    may be gone as well."""
+    log_files = (layout.slice_log, layout.slice_log_copy)
+    return any(path(warehouse, layout.LANDINGS).exists() for path in log_files) or any(
+        _FINAL.fullmatch(path.name) for path in layout.slices(warehouse).glob("*/*/*")
+    )
+
+
+def unnoted_slices(warehouse: Path) -> Iterator[Path]:
+    """Slices with their final name, but those of landings that are under way or that a crash interrupted."""
+    files = list(_files(warehouse))
+    with notes_of(warehouse) as notes:
+        named = {new.path for note in notes for new in note.slices}
+    for path in files:
+        is_slice = _FINAL.fullmatch(path.name) and not layout.is_orphan(path)
+        if is_slice and path.relative_to(warehouse).as_posix() not in named:
+            yield path
 
 
 def adopt(

@@ -8,6 +8,7 @@ changed, removed or moved raises DamageError. What a line means is for its owner
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Generic, TypeVar
 
-from tidemill.model.errors import DamageError
+from tidemill.model.errors import DamageError, StorageError
 from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
 from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, LogHead, chained_all, follows, head_at
@@ -25,6 +26,7 @@ from tidemill.storage.state.protocol import Logs
 log = logging.getLogger(__name__)
 
 _WINDOW: Final = 256 * 1024
+_LONG_LINE: Final = 16 * 1024
 
 Line = TypeVar("Line")
 
@@ -58,6 +60,21 @@ class _End(Generic[Line]):
         return head is not None and not follows(head, self.text)
 
 
+@dataclass(frozen=True, slots=True)
+class Salvaged:
+    """What became of a log that lost lines."""
+
+    kept: int
+    lost: int  # lines that nothing has any more, as far as is known
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    texts: list[bytes]  # those that are as they were written
+    lines: int  # that there were
+    is_whole: bool
+
+
 class LineFile(Generic[Line]):
     """Lines as `parse` reads them; it answers None for what is no line. Every method opens the file anew.
     `known` is the head of the log as the state has it, asked for before: the log may be ahead of that, and
@@ -68,6 +85,7 @@ class LineFile(Generic[Line]):
         self._folder = layout.slices(warehouse)
         self.name: Final = name
         self.path: Final = layout.slice_log(warehouse, name)
+        self._other: Final = layout.slice_log_copy(warehouse, name)
         self._lock: Final = layout.slice_log_lock(warehouse, name)
         self._parse = parse
 
@@ -153,7 +171,21 @@ class LineFile(Generic[Line]):
                     raise
         if created:
             sync_folder(self._folder)
+        self._copy(content, self._head_behind(tail))
         return head
+
+    def _copy(self, content: bytes, before: LogHead) -> None:
+        """Append the same to the copy of the log, which is not synced: never ahead of the log, and behind it
+        only after a power cut. One that does not end where the log did is written anew."""
+        try:
+            make_folder(self._other.parent, top=self._warehouse)
+            if _last_head(self._other) == before:
+                with self._other.open("ab") as file:
+                    file.write(content)
+            else:
+                atomic_write(self._other, self.path.read_bytes())
+        except (OSError, StorageError) as error:
+            log.warning("the copy of %s is behind: %s", self.name, error)
 
     def _head_behind(self, tail: Tail[Line]) -> LogHead:
         if tail.head is not None:
@@ -174,6 +206,53 @@ class LineFile(Generic[Line]):
     def _put_back(self, content: bytes) -> None:
         make_folder(self._folder, top=self._warehouse)
         atomic_write(self.path, content)
+        make_folder(self._other.parent, top=self._warehouse)
+        atomic_write(self._other, content)
+
+    def restore_from_copy(self) -> Salvaged | None:
+        """Make the best of the log and its copy, when no state can help. None: nothing is missing, as far as
+        the two can tell. Lines that neither has whole are left out, and what is left is chained anew."""
+        with self.locked():
+            mine, other = self._salvage(self.path), self._salvage(self._other)
+            if mine.is_whole and (other.lines <= mine.lines or not other.is_whole):
+                return None
+            if other.is_whole and other.lines >= mine.lines:
+                self._put_back(b"".join(other.texts))
+                return Salvaged(other.lines, 0)
+            best = max(mine, other, key=lambda one: (len(one.texts), one is mine))
+            self.replace([_body(text, number) for number, text in enumerate(best.texts, 1)])
+            return Salvaged(len(best.texts), max(mine.lines, other.lines) - len(best.texts))
+
+    def check_copy(self) -> None:
+        """DamageError when the copy of the log is not what was written to it."""
+        if not self._salvage(self._other).is_whole:
+            where = self._other.relative_to(self._warehouse).as_posix()
+            raise DamageError("a line is not the one that was written there", where=where)
+
+    def copy_anew(self) -> None:
+        """Write the copy anew, from the log."""
+        with self.locked(), storage_errors("copy the log", self.path):
+            make_folder(self._other.parent, top=self._warehouse)
+            atomic_write(self._other, self.path.read_bytes() if self.path.exists() else b"")
+
+    def _salvage(self, path: Path) -> _Lines:
+        """The lines of a file that are as they were written, as far as their neighbours can tell."""
+        try:
+            texts = path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return _Lines([], 0, is_whole=True)
+        if texts and not texts[-1].endswith(b"\n"):
+            texts.pop()
+        good: list[bytes] = []
+        chain, is_whole = ChainReader(), True
+        for number, text in enumerate(texts):
+            is_whole = is_whole and self._parse(text) is not None and chain.read(text)
+            before = head_at(texts[number - 1]) if number else EMPTY_LOG
+            is_mine = head_at(text) is None or before is None or follows(before, text)
+            if is_whole or (self._parse(text) is not None and is_mine):
+                good.append(text)
+        heads = [head.lines for text in texts if (head := head_at(text)) is not None]
+        return _Lines(good, max([len(texts), *heads]), is_whole=is_whole)
 
     def record(self, state: Logs) -> None:
         """The state takes the log as it is, in the lock: its head, and a copy of the lines that came."""
@@ -300,3 +379,25 @@ class LineFile(Generic[Line]):
                 if len(pieces) >= count or start == 0:
                     return pieces[-count:]
                 window *= 4
+
+
+def _last_head(path: Path) -> LogHead | None:
+    """Of the file as it is; None when its last line is not whole, or has no checksum."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LONG_LINE))
+            text = file.read()
+    except FileNotFoundError:
+        return EMPTY_LOG
+    if not text:
+        return EMPTY_LOG
+    return head_at(text[:-1].rpartition(b"\n")[2]) if text.endswith(b"\n") else None
+
+
+def _body(text: bytes, number: int) -> bytes:
+    """A line without its checksum, as the one of that number: some say theirs."""
+    fields = json.loads(text)
+    fields.pop("chain", None)
+    fields |= {name: number for name in ("n", "group") if name in fields}
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()

@@ -87,6 +87,11 @@ class LandingLog:
                 self._settle(state)
         return damaged
 
+    def rewrite(self, state: Ledger) -> None:
+        """Write it anew from a ledger that was made of more than the log."""
+        with self._file.locked():
+            self._rewrite(state)
+
     def record(self, state: Ledger) -> None:
         """The state takes the head of the log as it is, for one that `recover` made anew."""
         with self._file.locked():

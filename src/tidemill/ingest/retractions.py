@@ -78,6 +78,11 @@ class RetractionLog:
         """The state takes the log as it is, for one that `recover` made anew."""
         self._file.take(state)
 
+    def put_back(self, lines: Sequence[RetractionLine]) -> None:
+        """Acts that the log has lost, behind those that it has, while there is no state."""
+        with self._file.locked():
+            self._file.append([_text(line) for line in lines], self._file.tail(), "record the retractions")
+
     def mend(self, state: State) -> bool:
         """If the log is damaged, write it anew from the state: from its copy of the lines, else as the ledger
         tells them. Whether it was."""

@@ -6,6 +6,7 @@ their lines that the state has.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,14 +15,23 @@ from typing import Final
 from tidemill.ingest.declarations import DeclarationLog
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.gateway.gateways import GatewayLog
+from tidemill.ingest.lines import LineFile
 from tidemill.ingest.log import LandingLog
 from tidemill.ingest.retractions import RetractionLog
+from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import StorageError
 from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
 
 log = logging.getLogger(__name__)
 
+_MEANING: Final = {  # of a line that is lost
+    layout.LANDINGS: "slices that landed are looked for on disk and in raw",
+    layout.RETRACTIONS: "slices that were retracted may count again: retract them again",
+    layout.EXPIRIES: "what has expired may be asked for again",
+    layout.DECLARATIONS: "answers may not say from when on a metric counts",
+    layout.GATEWAYS: "a log of a gateway that is missing may not be missed",
+}
 NAMES: Final = (layout.LANDINGS, layout.RETRACTIONS, layout.EXPIRIES, layout.DECLARATIONS, layout.GATEWAYS)
 
 
@@ -61,6 +71,38 @@ def mend_logs(warehouse: Path, state: State) -> None:
             mend_log(warehouse, state, name)
         except StorageError as error:
             log.warning("a log could not be repaired: %s", error)
+
+
+def check_copy(warehouse: Path, name: str) -> None:
+    """DamageError when the copy of a log is not what was written to it."""
+    LineFile(warehouse, name, _is_line).check_copy()
+
+
+def mend_copy(warehouse: Path, name: str) -> None:
+    """Write the copy of a log anew."""
+    LineFile(warehouse, name, _is_line).copy_anew()
+
+
+def restore_logs(warehouse: Path) -> list[Damage]:
+    """Without a state: make the best of each log and its copy. What is lost of them all the same."""
+    lost: list[Damage] = []
+    for name in NAMES:
+        file = LineFile(warehouse, name, _is_line)
+        found = file.restore_from_copy()
+        if found is not None:
+            log.warning("the log %s was put back from its copy: %d lines", name, found.kept)
+        if found is not None and found.lost:
+            reason = f"{found.lost} of {found.kept + found.lost} lines are lost; {_MEANING[name]}"
+            where = file.path.relative_to(warehouse).as_posix()
+            lost.append(Damage(where, FileKind.SLICE_LOG, "", reason))
+    return lost
+
+
+def _is_line(text: bytes) -> bool | None:
+    try:
+        return True if isinstance(json.loads(text), dict) else None
+    except ValueError:
+        return None
 
 
 def record_logs(warehouse: Path, state: State) -> None:

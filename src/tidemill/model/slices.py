@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 
 from tidemill.model.time import Interval
 
+RECOVERED: Final = "recovered"  # what a slice is called whose landing is lost
+CONTENT_AT_RECOVERY: Final = "sha256"  # in the metadata of a slice whose landing is lost: of its bytes then
 BY_WINDOW: Final = "window"  # in the metadata of a slice: what makes it another than one of equal bytes
 
 
@@ -208,7 +210,12 @@ def slice_id(stream: str, declared: Interval | None, content_sha256: str, window
 
 
 def id_of(new: NewSlice, content_sha256: str) -> str:
-    """The id of a slice that has these bytes: what `new.id` must be."""
+    """The id of a slice that has these bytes: what `new.id` must be. Where what the id was made of is lost,
+    with its landing, the bytes of that time are what it must have."""
+    if new.name == RECOVERED and new.metadata is not None:
+        said = json.loads(new.metadata)
+        if CONTENT_AT_RECOVERY in said:
+            return new.id if said[CONTENT_AT_RECOVERY] == content_sha256 else ""
     return slice_id(new.stream, new.declared, content_sha256, identifying_window(new.metadata))
 
 

@@ -7,6 +7,7 @@ The new state is made beside the old one and takes its place at the end, so that
 from __future__ import annotations
 
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -16,18 +17,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Project
-from tidemill.ingest.adopt import adopt
+from tidemill.ingest.adopt import Adopted, adopt
 from tidemill.ingest.gateway.folders import live_folders
-from tidemill.ingest.log import scan_slices
+from tidemill.ingest.log import LandingLog, scan_slices
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
-from tidemill.ingest.slice_logs import mend_logs, record_logs
+from tidemill.ingest.slice_logs import mend_logs, record_logs, restore_logs
 from tidemill.ingest.warehouse import Progress as ShowProgress
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.clock import Clock
-from tidemill.model.damage import Damage
+from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.pipeline.mending import Mending
+from tidemill.pipeline.salvage import forgotten_expiries, forgotten_retractions, lost_acts, salvage
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
 from tidemill.raw.footers import BatchFooter
@@ -71,11 +73,11 @@ def recover_state(
     warehouse = project.warehouse
     _check_no_gateway(warehouse)
     with exclusive(layout.tick_lock(warehouse), "recover"):
-        _restore_logs(warehouse)
+        lost = _restore_logs(warehouse)
         fresh = open_fresh(warehouse)
         opened = Warehouse(project, fresh, spark=spark, clock=clock, progress=progress)
         with closing(opened), closing(Workers(opened)) as workers:
-            result = _fill(workers, str(layout.state(warehouse)))
+            result = _fill(workers, str(layout.state(warehouse)), lost)
         replace_with_fresh(warehouse)
     return result
 
@@ -91,33 +93,43 @@ def _check_no_gateway(warehouse: Path) -> None:
         )
 
 
-def _restore_logs(warehouse: Path) -> None:
-    """The state is about to be made from the logs: what they have lost, and the one in use still knows, goes
-    back into them first."""
-    if not layout.state(warehouse).exists():
-        return
-    try:
-        with closing(open_store(warehouse)) as old:
-            mend_logs(warehouse, old)
-    except StorageError as error:
-        log.warning("the state in use cannot say what the logs have lost: %s", error)
+def _restore_logs(warehouse: Path) -> list[Damage]:
+    """The state is about to be made from the logs: what they have lost, and the one in use or the copies of
+    the logs still know, goes back into them first. What nothing knows any more."""
+    if layout.state(warehouse).exists():
+        try:
+            with closing(open_store(warehouse)) as old:
+                mend_logs(warehouse, old)
+        except StorageError as error:
+            log.warning("the state in use cannot say what the logs have lost: %s", error)
+    return restore_logs(warehouse)
 
 
-def _fill(workers: Workers, target: str) -> Recovered:
+def _fill(workers: Workers, target: str, lost: Sequence[Damage]) -> Recovered:
     warehouse = workers.root
-    lines = list(RetractionLog(warehouse).lines())
+    has_log = layout.slice_log(warehouse, layout.LANDINGS).exists()
+    found_slices = salvage(workers, scan_slices(warehouse), certain=has_log and not lost)
+    retractions = RetractionLog(warehouse)
+    lines = list(retractions.lines())
+    if forgotten := forgotten_retractions(workers, found_slices.entries, lines):
+        retractions.put_back(forgotten)
+        lines += forgotten
     mending = Mending(workers)
+    mending.left += [*lost, *found_slices.lost, *lost_acts(forgotten, ())]
     for line in {line.act.stream: line for line in lines}.values():
         mending.attempt(line.act.stream, partial(_finish, workers, line))
-    entries = with_retractions(scan_slices(warehouse), lines)
+    entries = with_retractions(found_slices.entries, lines)
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
     for stream in workers.project.streams:
         records += mending.attempt(stream, partial(_records, workers, stream, entries)) or []
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     workers.state.restore(entries, [replace(record, runs=()) for record in records], len(lines))
+    if found_slices.lost:
+        LandingLog(warehouse).rewrite(workers.state)
+        _forget_places(workers)
     record_logs(warehouse, workers.state)
-    adopt(warehouse, workers.state, thorough=True)
+    mending.left += _unknown(adopt(warehouse, workers.state, thorough=True))
     for stream in workers.project.streams:
         if not layout.raw(warehouse, stream).is_dir():
             continue
@@ -125,6 +137,9 @@ def _fill(workers: Workers, target: str) -> Recovered:
             # A run that is not there is asked for by every round: nothing is accepted without its ids.
             workers.state.replace_runs(stream, [], [UNKNOWN_RUN])
     mending.finish()
+    if expired := mending.attempt("", partial(forgotten_expiries, workers, workers.warehouse.clock())):
+        workers.warehouse.expiries.append(expired)
+        mending.left += lost_acts((), expired)
     found = Counter[str]()
     for stream in workers.project.streams:
         for output in [one.name for one in workers.outputs(stream)]:
@@ -133,6 +148,21 @@ def _fill(workers: Workers, target: str) -> Recovered:
     return Recovered(
         len(entries), len(records), tiles, datasets, results, target, mending.set_aside, mending.left
     )
+
+
+def _forget_places(workers: Workers) -> None:
+    """What holds places in the ledger that are others now is made again from raw."""
+    for stream in workers.project.streams:
+        shutil.rmtree(layout.state_history(workers.root, stream), ignore_errors=True)
+
+
+def _unknown(adopted: Adopted) -> list[Damage]:
+    """Whole slices that neither the log nor raw knows: never acknowledged, or their lines are lost."""
+    reason = (
+        "no log knows this slice: its landing was never acknowledged, or the line about it is lost; if it"
+        " should count, land it with `tidemill ingest`"
+    )
+    return [Damage(file, FileKind.SLICE, Path(file).parent.name, reason) for file in adopted.set_aside]
 
 
 def _recover_gate(workers: Workers, stream: str) -> bool:

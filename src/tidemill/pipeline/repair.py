@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.ingest.gateway.set_aside import damaged_logs
-from tidemill.ingest.slice_logs import mend_log
+from tidemill.ingest.slice_logs import mend_copy, mend_log
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.time import format_instant
 from tidemill.pipeline.scrub import scrub
-from tidemill.raw.send_back import SendBack, plan_send_back, send_back
+from tidemill.raw.retract import finish_retractions
+from tidemill.raw.send_back import SendBack, begin_send_back, plan_send_back, plan_send_back_all
 from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
 from tidemill.storage.state.faults import WAREHOUSE, faults_of
+from tidemill.storage.state.protocol import State
 from tidemill.storage.tables import log_copies
 
 if TYPE_CHECKING:
@@ -98,7 +100,11 @@ class Repaired:
 def plan_repair(workers: Workers, damages: Iterable[Damage]) -> RepairPlan:
     """What becomes of each damaged file. Changes nothing."""
     by_stream: dict[str, list[Damage]] = {}
-    for damage in {damage.file: damage for damage in damages}.values():
+    whole = [_of_table(workers.root, damage) for damage in damages]
+    folders = {damage.file for damage in whole if _is_table(damage)}
+    for damage in {damage.file: damage for damage in whole}.values():
+        if not _is_table(damage) and any(damage.file.startswith(f"{folder}/") for folder in folders):
+            continue  # it goes with the table
         by_stream.setdefault(damage.stream, []).append(damage)
     steps = [step for stream, of in by_stream.items() for step in _steps(workers, stream, of)]
     return RepairPlan(workers.warehouse.clock(), sorted(steps, key=lambda step: step.damage.file))
@@ -118,6 +124,24 @@ def find_damages(workers: Workers, streams: Sequence[str]) -> Iterator[Damage]:
                 kind = kind_of(fault.file)
                 if kind is not None:
                     yield Damage(fault.file, kind, stream, fault.message)
+
+
+def _of_table(root: Path, damage: Damage) -> Damage:
+    """A table whose log has lost a file of which there is no copy is damaged as a whole."""
+    path = root / damage.file
+    if damage.kind is not FileKind.TABLE_LOG or log_copies.is_kept(path.parent.parent, path.name):
+        return damage
+    folder = path.parent.parent.relative_to(root).as_posix()
+    kind = kind_of(folder)
+    return damage if kind is None else Damage(folder, kind, damage.stream, f"{path.name}: {damage.reason}")
+
+
+def _is_table(damage: Damage) -> bool:
+    """Whether a whole table is damaged, and not a file of it."""
+    return len(Path(damage.file).parts) == (3 if damage.kind is FileKind.RESULT else 2) and damage.kind in (
+        *_OF_RAW,
+        *_OF_OUTPUTS,
+    )
 
 
 def kind_of(file: str) -> FileKind | None:
@@ -159,17 +183,10 @@ def _steps(workers: Workers, stream: str, damages: Sequence[Damage]) -> Iterator
         elif damage.kind is FileKind.SLICE_LOG:
             yield RepairStep(damage, "written again from the state")
         elif damage.kind is FileKind.TABLE_LOG:
-            yield _step_of_log(workers.root, damage)
+            yield RepairStep(damage, "put back from its copy")
         else:
             action = _FOUND_MISSING.get(damage.kind) or _OF_OUTPUTS.get(damage.kind) or ""
             yield RepairStep(damage, action, "" if action else f"no copy of this {damage.kind.value} is kept")
-
-
-def _step_of_log(root: Path, damage: Damage) -> RepairStep:
-    path = root / damage.file
-    if log_copies.is_kept(path.parent.parent, path.name):
-        return RepairStep(damage, "put back from its copy")
-    return RepairStep(damage, "", "the table cannot be read; restore the file from a copy of the warehouse")
 
 
 def _irreplaceable(workers: Workers, stream: str, files: Collection[str]) -> dict[str, str]:
@@ -185,6 +202,8 @@ def _send_back_of(workers: Workers, stream: str, damages: Iterable[Damage]) -> S
     if not files:
         return SendBack(stream, (), ())
     root = workers.root
+    if any(_is_table(damage) for damage in damages if damage.kind in _OF_RAW):
+        return plan_send_back_all(workers.warehouse, stream)
     raw, quarantine = (
         layout.in_table(layout.table(root, kind, stream), root, files) for kind in ("raw", "quarantine")
     )
@@ -211,27 +230,53 @@ def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now
     done = {damage.file: set_aside(workers.root, damage, now) for damage in damages if damage.kind in _LOGS}
     for damage in damages:
         if damage.kind is FileKind.SLICE_LOG:
-            mend_log(workers.root, workers.state, Path(damage.file).name)
+            _mend_log(workers, Path(damage.file))
         elif damage.kind is FileKind.TABLE_LOG:
             path = workers.root / damage.file
             log_copies.put_back(path.parent.parent, path.name)
     back = _send_back_of(workers, stream, damages)  # before the files are gone
+    if back.batches:
+        reason = "; ".join(f"{one.file}: {one.reason}" for one in damages if one.kind in _OF_RAW)
+        begin_send_back(workers.warehouse, back, reason, now)
     done |= {
         damage.file: set_aside(workers.root, damage, now) for damage in damages if damage.kind not in _LOGS
     }
+    _forget_tables(workers, stream, damages)
     if back.batches:
-        reason = "; ".join(f"{one.file}: {one.reason}" for one in damages if one.kind in _OF_RAW)
-        send_back(workers.warehouse, workers.acceptor, back, reason, now)
+        finish_retractions(workers.warehouse, workers.acceptor, stream)
     workers.forget(stream)
     files = {damage.file for damage in damages if damage.kind not in _OF_RAW}
     for output in workers.outputs(stream) if stream in workers.project.streams else ():
         output.lose(files, now)
     workers.forget(stream)
-    workers.state.clear_damages([damage.file for damage in damages])
+    _clear(workers.state, damages)
     for damage in damages:
         story = {"stream": stream, "file": damage.file}
         log.warning("set a damaged file aside: %s", damage.reason, extra=story)
     return done
+
+
+def _forget_tables(workers: Workers, stream: str, damages: Iterable[Damage]) -> None:
+    """Tables that are gone as a whole begin anew."""
+    gone = {Path(damage.file).parts[0] for damage in damages if _is_table(damage)}
+    workers.state.forget_versions(stream, gone)
+    for window in workers.project.stream(stream).windows if "raw" in gone else ():
+        workers.state.set_checkpoint(stream, window, None)  # how far they had come in a raw that is no more
+    workers.forget(stream)
+
+
+def _clear(state: State, damages: Sequence[Damage]) -> None:
+    folders = [f"{damage.file}/" for damage in damages if _is_table(damage)]
+    known = (one.damage.file for one in state.damages())
+    inside = [file for file in known if any(file.startswith(folder) for folder in folders)]
+    state.clear_damages([*(damage.file for damage in damages), *inside])
+
+
+def _mend_log(workers: Workers, file: Path) -> None:
+    if workers.root / file == layout.slice_log_copy(workers.root, file.name):
+        mend_copy(workers.root, file.name)
+    else:
+        mend_log(workers.root, workers.state, file.name)
 
 
 def set_aside(root: Path, damage: Damage, now: int) -> str:

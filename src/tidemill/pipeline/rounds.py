@@ -22,7 +22,7 @@ from tidemill.ingest.adopt import adopt, adopt_for
 from tidemill.ingest.retractions import RetractionLog, is_deciding_again
 from tidemill.model.errors import BusyError, ConfigError, StorageError, TidemillError, as_tidemill_error
 from tidemill.model.time import SECOND
-from tidemill.outputs.contract import Refreshed, RoundStart, Stage
+from tidemill.outputs.contract import Output, Refreshed, RoundStart, Stage
 from tidemill.outputs.datasets.output import Evaluated
 from tidemill.outputs.index.indexer import Indexed
 from tidemill.outputs.rollups.output import RolledUp
@@ -62,6 +62,7 @@ LONGEST_PAUSE: Final = 60.0  # seconds between two rounds that fail as a whole
 TABLES_OF_RAW: Final[tuple[layout.TableKind, ...]] = ("raw", "quarantine")
 # Work that is no output, as faults name it.
 SOURCES, PACK, LANDINGS = "sources", "pack", "landings"  # of one stream
+TABLES_BY_THEMSELVES: Final[tuple[layout.TableKind, ...]] = ("index", "chains")
 GATEWAY_LOGS, BUILDERS, EVENTS, SCRUB = "gateway logs", "builders", "events", "scrub"  # of the warehouse
 
 
@@ -251,10 +252,27 @@ def _refreshed(
 ) -> dict[str, Refreshed | None]:
     """What each output of the stage did; one that fails is left out."""
     return {
-        output.name: guard.attempt(stream, output.name, partial(output.refresh, start))
+        output.name: guard.attempt(stream, output.name, partial(_refresh, workers, stream, output, start))
         for output in workers.outputs(stream)
         if output.stage is stage
     }
+
+
+def _refresh(workers: Workers, stream: str, output: Output, start: RoundStart) -> Refreshed | None:
+    """The state takes the versions of tables that nothing else knows, so that one that vanishes is missed
+    until it is made again."""
+    kinds = [kind for kind in TABLES_BY_THEMSELVES if kind == output.name]
+    for kind in kinds:
+        known = workers.state.table_versions(stream).get(kind, 0)
+        if known and workers.warehouse.existing(kind, stream) is None:
+            log.warning("a table is gone, and is made again: %s", kind, extra={"stream": stream})
+            workers.state.forget_versions(stream, kinds)
+    done = output.refresh(start)
+    for kind in kinds if done is not None and not done.idle else ():
+        table = workers.warehouse.existing(kind, stream)
+        if table is not None:
+            workers.state.record_seen(stream, {kind: table.version})
+    return done
 
 
 def tick_stream(workers: Workers, stream: Stream, now: int, guard: Guard) -> StreamTick | None:
@@ -370,7 +388,7 @@ def _is_in_step(workers: Workers, stream: str) -> bool:
 
 
 def _index(workers: Workers, stream: str, start: RoundStart) -> Indexed | None:
-    done = workers.output(stream, "index").refresh(start)
+    done = _refresh(workers, stream, workers.output(stream, "index"), start)
     return done if isinstance(done, Indexed) else None
 
 

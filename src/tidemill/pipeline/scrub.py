@@ -6,6 +6,7 @@ goes on where it was after a restart. What is found is on record in the state un
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.ingest.landing import content_digest
-from tidemill.ingest.slice_logs import NAMES, check_log
+from tidemill.ingest.slice_logs import NAMES, check_copy, check_log
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError, StorageError
@@ -28,7 +29,7 @@ from tidemill.storage import layout
 from tidemill.storage.checksums import check_file
 from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_files
 from tidemill.storage.state.protocol import State
-from tidemill.storage.tables.scrub import scrub_tables
+from tidemill.storage.tables.scrub import RESULTS, scrub_tables
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
@@ -135,11 +136,21 @@ def _logs(warehouse: Warehouse, tally: ScrubTally, after: str) -> Iterator[FileC
             return True
         return False
 
+    def check_other(path: Path) -> bool:
+        check_copy(root, path.name)
+        return True
+
     paths = [layout.slice_log(root, name) for name in NAMES]
     files = [
         StoredFile(root, path, FileKind.SLICE_LOG, "", check, partial(is_current, path))
         for path in paths
         if path.exists() or state.log_head(path.name) is not None
+    ]
+    copies = [layout.slice_log_copy(root, name) for name in NAMES]
+    files += [
+        StoredFile(root, path, FileKind.SLICE_LOG, "", check_other, lambda: True)
+        for path in copies
+        if path.exists()
     ]
     return check_files(files, tally, after)
 
@@ -182,8 +193,16 @@ def _accepted_ids(warehouse: Warehouse, stream: str, tally: ScrubTally, after: s
 
 
 def _tables(warehouse: Warehouse, stream: str, tally: ScrubTally, after: str) -> Iterator[FileCheck]:
-    committed = warehouse.state.table_versions(stream)
+    committed = {**warehouse.state.table_versions(stream), **_results_committed(warehouse, stream)}
     return scrub_tables(warehouse.root, stream, committed, tally, after)
+
+
+def _results_committed(warehouse: Warehouse, stream: str) -> dict[str, int]:
+    """The versions of the tables of results that are known to have been committed."""
+    declared = warehouse.project.stream(stream).windows
+    texts = warehouse.state.checkpoints(stream)
+    versions = {name: json.loads(text).get("version", 0) for name, text in texts.items() if name in declared}
+    return {f"{RESULTS}{name}": version for name, version in versions.items()}
 
 
 def _expired_ids(warehouse: Warehouse, stream: str, tally: ScrubTally, after: str) -> Iterator[FileCheck]:

@@ -6,7 +6,7 @@ is taken back, so the outcome is the one that there was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,14 +14,12 @@ from tidemill.ingest.retractions import RetractionLog, sent_back
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.raw.footers import BatchFooter, packed_footer
 from tidemill.raw.recall import footers, held_facts, part_facts
-from tidemill.raw.retract import finish_retractions
 from tidemill.raw.standins import batch_of, is_expired_tombstone, is_shared
 from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
     from tidemill.ingest.warehouse import Warehouse
-    from tidemill.raw.accept.batch import Acceptor
     from tidemill.storage.tables.snapshot import Part
 
 
@@ -116,13 +114,18 @@ def lost_batches(raw: Table, damaged: Collection[str]) -> set[str]:
     return lost | (shared - set(batch.values()))
 
 
-def send_back(
-    warehouse: Warehouse, acceptor: Callable[[str], Acceptor], plan: SendBack, reason: str, now: int
-) -> None:
-    """Do what the plan says. The caller must hold the tick lock, and have set the damaged files aside: parts
-    whose files are missing leave the tables. The next rounds decide about the slices."""
-    if not plan.batches:
-        return
-    line = sent_back(plan.stream, reason, now, plan.batches, plan.slices)
-    RetractionLog(warehouse.root).append(warehouse.state, line)
-    finish_retractions(warehouse, acceptor, plan.stream)
+def plan_send_back_all(warehouse: Warehouse, stream: str) -> SendBack:
+    """For a table of raw or quarantine that is lost as a whole."""
+    entries = warehouse.state.slices(stream)
+    members = [e for e in entries if e.batch is not None and e.status is not SliceStatus.RETRACTED]
+    expired = [entry.id for entry in members if _is_expired(warehouse, entry)]
+    return SendBack(stream, sorted({str(entry.batch) for entry in members}), members, expired)
+
+
+def begin_send_back(warehouse: Warehouse, plan: SendBack, reason: str, now: int) -> None:
+    """Make it durable that the slices go back. The caller must hold the tick lock, then set the damaged files
+    aside (parts whose files are missing leave the tables) and finish the act, as any round would after a
+    crash. One that a crash interrupted before is not begun again."""
+    acts = RetractionLog(warehouse.root)
+    if acts.unfinished(warehouse.state, plan.stream) is None:
+        acts.append(warehouse.state, sent_back(plan.stream, reason, now, plan.batches, plan.slices))

@@ -150,6 +150,7 @@ class _VectorRoutes:
                 whose,
                 revisions=revisions,
                 limit=limit + 1,
+                checkpoint_texts=self._readers.mill.state.checkpoints(stream),
             )
             more = rows.num_rows > limit
             rows = rows.slice(1 if more else 0).sort_by([("start", "descending")])

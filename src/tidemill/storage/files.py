@@ -155,8 +155,8 @@ def clean_attempts(path: Path) -> None:
     """What dead processes left of attempts at this file."""
     if path.parent.is_dir():
         begins, ends = f".{path.name}.", layout.TEMPORARY_SUFFIX
-        names = [name for name in os.listdir(path.parent) if name.startswith(begins) and name.endswith(ends)]
-        remove_dead(path.with_name(name) for name in names)
+        others = list(path.parent.iterdir())
+        remove_dead(one for one in others if one.name.startswith(begins) and one.name.endswith(ends))
 
 
 def within_warehouse(path: Path | str) -> str:

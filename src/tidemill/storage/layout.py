@@ -27,13 +27,13 @@ TEMPORARY_SUFFIX: Final = ".tmp"  # anywhere: a file that is being written
 NOTE_SUFFIX: Final = ".note"  # slices/.inflight/: a landing under way
 OPEN_ROWS_SUFFIX: Final = ".arrow"  # windows/<stream>/<window>/_open/: rows of windows that are open
 OPEN_SUMS_SUFFIX: Final = ".open"  # there too: what open sessions came to
+SLICES: Final = "slices"
 LANDINGS: Final = "landings.ndjson"
 RETRACTIONS: Final = "retractions.ndjson"
 EXPIRIES: Final = "expiries.ndjson"
 DECLARATIONS: Final = "declarations.ndjson"
 GATEWAYS: Final = "gateways.ndjson"
 
-_SLICES: Final = "slices"
 _DATASETS: Final = "datasets"
 _WINDOWS: Final = "windows"
 _ORPHANS: Final = "_orphans"
@@ -94,12 +94,12 @@ def relative_name(path: Path) -> str:
 
 
 def slices(warehouse: Path) -> Path:
-    return warehouse / _SLICES
+    return warehouse / SLICES
 
 
 def slices_of_day(stream: str, arrival: int) -> str:
     """The folder of the slices that arrived on the day of an instant, relative to the warehouse."""
-    return f"{_SLICES}/{safe_name(stream, 'stream')}/{format_instant(arrival)[:10]}"
+    return f"{SLICES}/{safe_name(stream, 'stream')}/{format_instant(arrival)[:10]}"
 
 
 def orphans(warehouse: Path, stream: str) -> Path:
@@ -119,6 +119,11 @@ def landing_notes(warehouse: Path) -> Path:
 def slice_log(warehouse: Path, name: str) -> Path:
     """One of the logs beside the slices: `LANDINGS`, `RETRACTIONS`, `EXPIRIES` or `DECLARATIONS`."""
     return slices(warehouse) / name
+
+
+def slice_log_copy(warehouse: Path, name: str) -> Path:
+    """The copy of a log, in another place than the log and the state."""
+    return warehouse / "_log_copies" / name
 
 
 def slice_log_lock(warehouse: Path, name: str) -> Path:

@@ -220,9 +220,12 @@ def test_full_disk_is_a_storage_error_and_leaves_nothing_behind(tmp_path: Path, 
 
 def test_full_disk_while_syncing_is_a_storage_error_too(tmp_path: Path, token: str) -> None:
     (tmp_path / f".x.{token}.tmp").symlink_to("/dev/full")
-    with pytest.raises(StorageError, match="No space left on device"), attempt(tmp_path / "x") as temporary:
-        with storage_errors("write", temporary):
-            temporary.write_bytes(b"content")
+    with (
+        pytest.raises(StorageError, match="No space left on device"),
+        storage_errors("write", tmp_path / "x"),
+        attempt(tmp_path / "x") as temporary,
+    ):
+        temporary.write_bytes(b"content")
     assert list(tmp_path.iterdir()) == []
 
 

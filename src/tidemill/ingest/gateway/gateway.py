@@ -41,7 +41,7 @@ from tidemill.model.gateway import (
     WindowOutput,
 )
 from tidemill.model.time import MINUTE, SECOND
-from tidemill.storage.state.protocol import Receipts
+from tidemill.storage.state.protocol import State
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Gateway:
         warehouse: Path,
         streams: Mapping[str, Stream],
         settings: Settings,
-        state: Receipts,
+        state: State,
         landing: Landing,
         clock: Clock,
         on_landed: Callable[[Sequence[WindowOutput]], None] = _NOBODY,

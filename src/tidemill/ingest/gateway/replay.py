@@ -173,7 +173,11 @@ class LogReplay:
     def _miss_segment(self, folder: Path, number: int) -> None:
         """A segment that was never removed is not there: what of it had not landed is lost."""
         first, end = self._list.begun[number], self._list.first_after(number)
-        held = f"entries from number {first} on" if end is None else f"{end - first} entries from number {first} on"
+        held = (
+            f"entries from number {first} on"
+            if end is None
+            else f"{end - first} entries from number {first} on"
+        )
         reason = f"the segment is missing; it held {held}, and those that had not landed are lost"
         self._unread.add(number)
         self.bad.append(BadBytes(layout.gateway_segment(folder, number), 0, 0, reason))

@@ -36,7 +36,9 @@ def _keep(warehouse: Path, bad: BadBytes) -> Damage:
         "log": log,
         "start": bad.start,
         "end": bad.end,
-        "reason": f"bytes {bad.start} to {bad.end} of {log}: {bad.reason}" if content else f"{log}: {bad.reason}",
+        "reason": f"bytes {bad.start} to {bad.end} of {log}: {bad.reason}"
+        if content
+        else f"{log}: {bad.reason}",
     }
     atomic_write(layout.damage_note(offset), json.dumps(said, indent=1).encode() + b"\n")
     return _damage(said["file"], said["reason"])

@@ -72,7 +72,7 @@ def take_up(
 
 
 def _lost(warehouse: Path, gateways: GatewayLog, now: int) -> Iterator[TakenUp]:
-    """Gateways whose log is gone as a whole: that is named, once, and then they are not waited for any more."""
+    """Gateways whose log is gone as a whole: that is named, once, and they are not waited for any more."""
     for name in gateways.lost():
         folder = layout.gateway_logs(warehouse) / name
         reason = "the log of the gateway is missing; what it had acknowledged and not landed is lost"

@@ -201,7 +201,8 @@ class Rollups:
             for tile in self._warehouse.state.tiles(self._stream.name, level.name):
                 if tile.part in parts and not self._can_be_made(tile.key, horizons):
                     what = f"the {level.name} tile of {format_instant(tile.key.start)}: raw is gone for it"
-                    lost.setdefault(f"{folder.as_posix()}/{tile.part}", what)
+                    whole, file = folder.as_posix(), f"{folder.as_posix()}/{tile.part}"
+                    lost.setdefault(whole if whole in files else file, what)
         return lost
 
     def _can_be_made(self, key: TileKey, horizons: Horizons) -> bool:
@@ -215,15 +216,21 @@ class Rollups:
         return not any(horizons.expired(tile.key) for tile in base)
 
     def _in_table(self, files: Collection[str]) -> frozenset[str]:
-        root = self._warehouse.root
-        return layout.in_table(layout.rollups(root, self._stream.name), root, files)
+        """The parts among these files; all of them, when the folder of the table is."""
+        root, name = self._warehouse.root, self._stream.name
+        table = layout.rollups(root, name)
+        if table.relative_to(root).as_posix() not in files:
+            return layout.in_table(table, root, files)
+        tiles = (tile for level in LEVELS for tile in self._warehouse.state.tiles(name, level.name))
+        return frozenset(tile.part for tile in tiles if tile.part is not None)
 
     def lose(self, files: Collection[str], now: int) -> None:
         """The state first: until the parts leave the table, who reads them hears of the damage."""
         parts = self._in_table(files)
         table = self._warehouse.existing("rollups", self._stream.name) if parts else None
-        if table is not None:
+        if parts:
             self._warehouse.state.lose_tiles(self._stream.name, parts)
+        if table is not None:
             table.leave_out(parts, now)
         root = self._warehouse.root
         if layout.in_table(layout.state_history(root, self._stream.name), root, files):

@@ -92,7 +92,8 @@ class WindowResults(Simple):
         """Parts whose files are not there leave the table; what they held comes out again."""
         root, name = self._warehouse.root, self._stream.name
         for spec in self._stream.window_specs:
-            if layout.in_table(layout.results(root, name, spec.name), root, files):
+            table = layout.results(root, name, spec.name)
+            if table.relative_to(root).as_posix() in files or layout.in_table(table, root, files):
                 self._flow.lose(name, spec.name, now)
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:

@@ -23,7 +23,7 @@ from tidemill.outputs.windows.results import ResultsFooter, current, group_colum
 from tidemill.storage import layout
 from tidemill.storage.tables.parts import read_footer, read_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
-from tidemill.storage.tables.table import Table
+from tidemill.storage.tables.table import Table, expect_version
 
 FIRST_LOOK: Final = 16  # parts that are read for the newest results before more are
 
@@ -80,11 +80,13 @@ def read_results(
     *,
     revisions: bool,
     limit: int | None = None,
+    checkpoint_texts: Mapping[str, str],
 ) -> pa.Table:
     """Results of windows that overlap `span`, by start; with a `limit` only so many, those that start
-    last."""
+    last. `checkpoint_texts` are those of the state: DamageError when it knows of results that are gone."""
     spec = spec_named(stream, window)
-    snapshot = _snapshot(_root(warehouse, spec))
+    known = read_checkpoint(checkpoint_texts.get(window), fingerprint_of(spec, stream))
+    snapshot = _snapshot(_root(warehouse, spec), known.version if known is not None else 0)
     if snapshot is None:
         return results_schema(spec, stream).empty_table()
     if not _is_current(spec, stream, snapshot):
@@ -145,8 +147,9 @@ def _root(warehouse: Path, spec: WindowSpec) -> Path:
     return layout.results(warehouse, spec.stream, spec.name)
 
 
-def _snapshot(root: Path) -> Snapshot | None:
+def _snapshot(root: Path, committed: int = 0) -> Snapshot | None:
     table = Table.existing(root)
+    expect_version(root, table, committed)
     return None if table is None else table.snapshot()
 
 

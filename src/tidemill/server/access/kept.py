@@ -100,7 +100,7 @@ def replace_kept(path: Path, tokens: Sequence[Token]) -> None:
                 file.flush()
                 found = os.fstat(file.fileno())
                 if before is not None and found.st_mtime_ns <= before[0]:
-                    # Clocks of file systems tick slowly and inodes come back: no two files have the same mark.
+                    # Clocks of file systems tick slowly and inodes come back: no two have the same mark.
                     os.utime(file.fileno(), ns=(found.st_atime_ns, before[0] + 1))
                 os.fsync(file.fileno())
             temporary.replace(path)

@@ -315,6 +315,11 @@ class Versions(Protocol):
         ...
 
 
+    def forget_versions(self, stream: str, tables: Collection[str]) -> None:
+        """These tables of a stream are lost and begin anew."""
+        ...
+
+
 class Tiles(Protocol):
     """Tiles of rollups: the slices that they should be made of, and those that they were made of."""
 

@@ -236,6 +236,11 @@ class SqliteState:
             for table, version in versions.items():
                 acts.record_version(db, stream, table, version)
 
+    def forget_versions(self, stream: str, tables: Collection[str]) -> None:
+        with self._write() as db:
+            for table in tables:
+                db.execute("DELETE FROM versions WHERE stream = ? AND part_of = ?", (stream, table))
+
     def stale_tiles(self, stream: str) -> list[BaseTile]:
         with self._read() as db:
             rows = db.execute(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidemill.model.errors import DamageError, StorageError
+from tidemill.model.errors import DamageError
 from tidemill.storage.files import attempt, disk_error, storage_errors, sync_file
 from tidemill.storage.tables.checksums import (
     MISSING,

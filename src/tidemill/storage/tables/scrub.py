@@ -28,6 +28,7 @@ from tidemill.storage.tables.log_sums import LogFile, damaged_log
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table, expect_version
 
+RESULTS: Final = "windows/"  # with the name of a window: its results, among versions of tables
 _KINDS: Final[Mapping[layout.TableKind, FileKind]] = {  # in the order of their folders
     "chains": FileKind.CHAIN,
     "index": FileKind.INDEX,
@@ -45,14 +46,16 @@ def scrub_tables(
     for name, kind in _KINDS.items():
         root = layout.table(warehouse, name, stream)
         yield from scrub_table(warehouse, root, kind, stream, tally, after, committed=committed.get(name, 0))
-    for root in _results(warehouse, stream):
-        yield from scrub_table(warehouse, root, FileKind.RESULT, stream, tally, after)
+    windows = {name.removeprefix(RESULTS) for name in committed if name.startswith(RESULTS)}
+    for name in sorted(windows | _results(warehouse, stream)):
+        root, version = layout.results(warehouse, stream, name), committed.get(f"{RESULTS}{name}", 0)
+        yield from scrub_table(warehouse, root, FileKind.RESULT, stream, tally, after, committed=version)
 
 
-def _results(warehouse: Path, stream: str) -> list[Path]:
+def _results(warehouse: Path, stream: str) -> set[str]:
     folder = layout.results_of(warehouse, stream)
     with storage_errors("list", folder):
-        return sorted(root for root in folder.iterdir() if root.is_dir()) if folder.is_dir() else []
+        return {root.name for root in folder.iterdir() if root.is_dir()} if folder.is_dir() else set()
 
 
 def scrub_table(
@@ -67,8 +70,14 @@ def scrub_table(
 ) -> Iterator[FileCheck]:
     """The same of one table. None of its parts when its log cannot be read, which says what they are."""
     files = list(_log_files(warehouse, root, stream))
+    folder = root.relative_to(warehouse).as_posix()
     try:
         table = Table.existing(root)
+        if table is None and committed:
+            if folder > after:
+                reason = f"the table is gone, and version {committed} of it was committed"
+                yield FileCheck(folder, Damage(folder, kind, stream, reason))
+            return
         expect_version(root, table, committed)
         files += [_part_file(warehouse, root, kind, stream, part) for part in _parts(table)]
     except DamageError as error:
