@@ -25,6 +25,7 @@ from tidemill.storage.tables.parts import read_footer, read_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table, expect_version
 
+EMPTY: Final[Mapping[str, str]] = {}
 FIRST_LOOK: Final = 16  # parts that are read for the newest results before more are
 
 
@@ -80,7 +81,7 @@ def read_results(
     *,
     revisions: bool,
     limit: int | None = None,
-    checkpoint_texts: Mapping[str, str],
+    checkpoint_texts: Mapping[str, str] = EMPTY,
 ) -> pa.Table:
     """Results of windows that overlap `span`, by start; with a `limit` only so many, those that start
     last. `checkpoint_texts` are those of the state: DamageError when it knows of results that are gone."""

@@ -314,7 +314,6 @@ class Versions(Protocol):
         """It has seen these versions, by table: all that they say is entered. They never go back."""
         ...
 
-
     def forget_versions(self, stream: str, tables: Collection[str]) -> None:
         """These tables of a stream are lost and begin anew."""
         ...

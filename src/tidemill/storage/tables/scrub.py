@@ -28,7 +28,7 @@ from tidemill.storage.tables.log_sums import LogFile, damaged_log
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table, expect_version
 
-RESULTS: Final = "windows/"  # with the name of a window: its results, among versions of tables
+RESULTS: Final = "results of "  # and the name of a window, among versions of tables
 _KINDS: Final[Mapping[layout.TableKind, FileKind]] = {  # in the order of their folders
     "chains": FileKind.CHAIN,
     "index": FileKind.INDEX,
@@ -47,8 +47,8 @@ def scrub_tables(
         root = layout.table(warehouse, name, stream)
         yield from scrub_table(warehouse, root, kind, stream, tally, after, committed=committed.get(name, 0))
     windows = {name.removeprefix(RESULTS) for name in committed if name.startswith(RESULTS)}
-    for name in sorted(windows | _results(warehouse, stream)):
-        root, version = layout.results(warehouse, stream, name), committed.get(f"{RESULTS}{name}", 0)
+    for window in sorted(windows | _results(warehouse, stream)):
+        root, version = layout.results(warehouse, stream, window), committed.get(f"{RESULTS}{window}", 0)
         yield from scrub_table(warehouse, root, FileKind.RESULT, stream, tally, after, committed=version)
 
 
