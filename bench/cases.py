@@ -13,6 +13,7 @@ from pathlib import Path
 from bench import work
 from bench.chains import chains
 from bench.gateway import gateway, gateway_visible
+from bench.measure import run_peer
 from bench.metrics import metrics_kinds, query_raw, search_selective
 from bench.packing import pack
 from bench.running import GB, OUT, Bench, Result, best, faster, within
@@ -30,6 +31,21 @@ def whole_job(bench: Bench) -> list[Result]:
     return [
         faster(f"whole_job vs {name}", ours, best(bench.wholes[name]), targets[name]) for name in bench.peers
     ]
+
+
+def floor(bench: Bench) -> list[Result]:
+    """The whole job against what it takes to parse the lines and write one file, with no semantics."""
+    bench.compare(())
+    ours = best(bench.wholes["ours"]).work
+    whole = work.batch(bench.plan.events)
+    timings = []
+    for _ in range(bench.plan.repeats):
+        out = OUT / "floor"
+        shutil.rmtree(out, ignore_errors=True)
+        timings.append(run_peer("floor", whole.job("whole"), out))
+    least = best(timings)
+    note = f"parse and one zstd Parquet, no semantics; {least.process:.2f} s with its start"
+    return [within("floor", ours, least.work, 2.0, "s", note)]
 
 
 def late_slice(bench: Bench) -> list[Result]:
@@ -95,6 +111,7 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "cold_start": cold_start,
     "startup": startup,
     "whole_job": whole_job,
+    "floor": floor,
     "peak_memory": peak_memory,
     "late_slice": late_slice,
     "metrics_kinds": metrics_kinds,

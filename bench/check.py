@@ -16,9 +16,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 LEVELS = ("5s", "1m", "1h", "1d", "7d")
-RAW_COLUMNS = ("tenant", "event_id", "ts", "payload")  # ts: microseconds since the epoch, as BIGINT
+FIELDS = ("event_type", "api", "region", "status", "latency_ms", "bytes", "user_agent", "trace")
+RAW_COLUMNS = ("tenant", "event_id", "ts", "payload", *FIELDS)
+# ts: microseconds since the epoch; status, bytes: as BIGINT; latency_ms: in thousandths, as BIGINT
 CELL_COLUMNS = ("tenant", "api", "region", "status", "bucket", "n", "sum", "min", "max")
 # bucket: start in microseconds; n: events; sum, min, max of latency_ms in thousandths; all as BIGINT
+
+
+def fields() -> str:
+    """The declared fields as all of them spell those, of typed columns."""
+    spelled = {name: f"{name}::BIGINT" for name in ("status", "bytes")}
+    spelled["latency_ms"] = "(latency_ms * 1000)::BIGINT"
+    return ", ".join(f"{spelled.get(name, name)} AS {name}" for name in FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ def folder_outputs(out: Path, outcomes: Sequence[Mapping[str, int]]) -> Outputs:
     )
     cells += ", ".join(f"({name} * 1000)::BIGINT AS {name}" for name in ("sum", "min", "max"))
     return Outputs(
-        raw=f"SELECT tenant, event_id, epoch_us(ts) AS ts, payload FROM "
+        raw=f"SELECT tenant, event_id, epoch_us(ts) AS ts, payload, {fields()} FROM "
         f"read_parquet('{out}/raw/*/*.parquet', hive_partitioning = false)",
         raw_files=[str(file) for file in sorted(out.glob("raw/*/*.parquet"))],
         rollups={

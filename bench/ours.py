@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench import work
-from bench.check import LEVELS, Outputs
+from bench.check import LEVELS, Outputs, fields
 from bench.work import Slice
 from tidemill.engine.session import SessionSettings, start_session
 from tidemill.mill import Mill
@@ -87,8 +87,8 @@ class Warehouse:
         )
         entries = [self.mill.slice(name) for name in self.landed]
         return Outputs(
-            raw="SELECT tenant, event_id, epoch_us(event_time) AS ts, payload FROM "
-            f"read_parquet({raw.paths()}, hive_partitioning = false)",
+            raw=f"SELECT tenant, event_id, epoch_us(event_time) AS ts, payload, {fields()} FROM "
+            f"read_parquet({raw.paths(raw.select())}, hive_partitioning = false)",
             raw_files=raw.paths(),
             rollups={
                 level: f"SELECT {cells} FROM read_parquet("

@@ -2,6 +2,7 @@
 
 Keys first, payload last: the first scan keeps only the parsed columns (a table of them is small, and its row
 ids are the order of arrival), the second joins the lines to them by position, file by file, two at a time.
+The declared fields are typed columns beside the payload.
 It is a yardstick: no ledger, no fsync, and a crash leaves whatever it leaves.
 """
 
@@ -81,7 +82,7 @@ class Script:
             CREATE TABLE ev AS
             SELECT filename, valid, j.event_id, j.tenant, j.event_type, j.ts, j.api, j.region,
                 st::BIGINT AS status, starts_with(j.status::VARCHAR, '"') AS quoted, j.latency_ms AS latency,
-                hash({values}) AS same
+                j.bytes::BIGINT AS bytes, j.user_agent, j.trace, hash({values}) AS same
             FROM (SELECT *, TRY_CAST(j.status::VARCHAR AS DOUBLE) AS st FROM (
                 SELECT filename, valid,
                     json_transform(CASE WHEN valid THEN line END, '{json.dumps(FIELDS)}') AS j
@@ -142,9 +143,11 @@ class Script:
     def write_part(self, file: str, low: int, high: int, day: int) -> None:
         target = self.folder(day) / f"{Path(file).stem}.parquet"
         self.db.cursor().execute(f"""
-            COPY (SELECT tenant, event_id, make_timestamptz(ts * 1000) AS ts, line AS payload
+            COPY (SELECT tenant, event_id, make_timestamptz(ts * 1000) AS ts, line AS payload, event_type,
+                      api, region, status, latency::DECIMAL(18, 3) AS latency_ms, bytes, user_agent, trace
                   FROM {lines([file])} POSITIONAL JOIN
-                      (SELECT rowid AS row, tenant, event_id, ts FROM ev WHERE rowid BETWEEN {low} AND {high})
+                      (SELECT rowid AS row, * EXCLUDE (filename, valid, quoted, same) FROM ev
+                       WHERE rowid BETWEEN {low} AND {high})
                   WHERE row NOT IN (SELECT row FROM gone) AND ts // 86400000 = {day}
                   ORDER BY tenant, ts) TO '{target}' ({PARQUET})""")
 

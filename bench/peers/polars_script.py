@@ -27,7 +27,20 @@ DAY_MS = 86_400_000
 # Numbers as text: one wrong type would fail the decoding of all lines.
 RECORD = pl.Struct(
     dict.fromkeys(
-        ("event_id", "ts", "event_type", "tenant", "api", "region", "status", "latency_ms"), pl.String
+        (
+            "event_id",
+            "ts",
+            "event_type",
+            "tenant",
+            "api",
+            "region",
+            "status",
+            "latency_ms",
+            "bytes",
+            "user_agent",
+            "trace",
+        ),
+        pl.String,
     )
 )
 
@@ -91,9 +104,10 @@ def parse(frame: pl.DataFrame) -> pl.DataFrame:
             pl.col("ts").cast(pl.Int64, strict=False),
             pl.col("status").cast(pl.Float64, strict=False).cast(pl.Int64),
             latency=pl.col("latency_ms").cast(pl.Decimal(18, 3), strict=False),
+            bytes=pl.col("bytes").cast(pl.Float64, strict=False).cast(pl.Int64),
         )
         .with_columns(reason=reason())
-        .drop("latency_ms", "event_type", "arrival", "malformed", "quoted")
+        .drop("latency_ms", "arrival", "malformed", "quoted")
     )
 
 
@@ -135,6 +149,14 @@ def write_raw(accepted: pl.DataFrame, names: list[str], out: Path) -> None:
         *KEY,
         (pl.col("ts") * 1000).cast(pl.Datetime("us", "UTC")).alias("ts"),
         pl.col("line").alias("payload"),
+        "event_type",
+        "api",
+        "region",
+        "status",
+        pl.col("latency").alias("latency_ms"),
+        "bytes",
+        "user_agent",
+        "trace",
         "slice",
         day=pl.col("ts") // DAY_MS,
     )

@@ -73,7 +73,8 @@ def gate(events: DataFrame) -> DataFrame:
     by_key = Window.partitionBy("reason", *KEY).orderBy("slice", "place")
     placed = events.select(
         *KEY, "slice", "payload", "ts", "api", "region", F.col("status").cast("long").alias("status"),
-        F.col("latency_ms").alias("latency"), "same", "reason",
+        F.col("latency_ms").alias("latency"), "same", "reason", "event_type", "user_agent", "trace",
+        F.col("bytes").cast("long").alias("bytes"),
         F.row_number().over(by_key).alias("turn"), F.first("same").over(by_key).alias("first"),
     )  # fmt: skip
     return placed.withColumn(
@@ -103,7 +104,19 @@ def gate_history(spark: SparkSession, judged: DataFrame, out: Path) -> DataFrame
 
 def write_raw(accepted: DataFrame, out: Path) -> None:
     (
-        accepted.select(*KEY, F.timestamp_millis("ts").alias("ts"), "payload")
+        accepted.select(
+            *KEY,
+            F.timestamp_millis("ts").alias("ts"),
+            "payload",
+            "event_type",
+            "api",
+            "region",
+            "status",
+            F.col("latency").alias("latency_ms"),
+            "bytes",
+            "user_agent",
+            "trace",
+        )
         .withColumn("day", F.to_date("ts"))
         .sortWithinPartitions("day", "tenant", "ts")
         .write.mode("append")

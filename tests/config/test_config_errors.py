@@ -180,7 +180,7 @@ def test_v29_event_time_type_that_is_not_registered() -> None:
             "api: text",
             8,
             "schema.api: 'text' is not a valid type",
-            "string, integer, decimal, float, boolean, object, array, any",
+            "string, integer, decimal, float, boolean, timestamp, object, array, any",
         ),
         ("api: string", "api:", 8, "schema.api: the column has no type", "types: string"),
         (

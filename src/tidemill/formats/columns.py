@@ -198,6 +198,25 @@ def _numbers(
         exact[i] = True
 
 
+@njit(cache=True, nogil=True)
+def may_round(b: Bytes, ends: Ints, tags: Bytes, scale: int) -> bool:
+    """Whether a number may have more digits behind its point than `scale`, but for zeros at its end."""
+    for i in range(tags.size):
+        if tags[i] == EXPONENT:
+            return True
+        if tags[i] == FRACTION:
+            p = ends[i] - 1
+            while byte_at(b, p) == 48:
+                p -= 1
+            digits = 0
+            while byte_at(b, p) != POINT:
+                digits += 1
+                p -= 1
+            if digits > scale:
+                return True
+    return False
+
+
 def scaled_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int) -> tuple[Ints, Mask]:
     """Decimals as integers of the given scale, and where they are certain."""
     values = np.zeros(starts.size, np.int64)

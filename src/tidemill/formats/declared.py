@@ -132,6 +132,7 @@ class RawColumns:
 
     columns: tuple[RawColumn, ...]
     misfits: frozenset[str] = frozenset()  # fields with a value that the column cannot hold: null in the part
+    rounded: frozenset[str] = frozenset()  # decimals of which one may have had more digits
     notes: Mapping[str, Mapping[str, str]] = field(
         default_factory=dict, compare=False
     )  # by field, for people
@@ -152,15 +153,16 @@ class RawColumns:
         declaration, each struct where its first field is."""
         return (pa.field(SIZE, pa.int32()), *_fields([(one.path, one) for one in self.own], self.notes))
 
-    def made(self, misfits: Iterable[str]) -> RawColumns:
+    def made(self, misfits: Iterable[str], rounded: Iterable[str]) -> RawColumns:
         """As a part says it, once its columns are made."""
-        return RawColumns(self.columns, frozenset(misfits))
+        return RawColumns(self.columns, frozenset(misfits), frozenset(rounded))
 
     def to_footer(self) -> dict[str, object]:
         return {
             "id": self.id,
             "fields": [one.to_footer() for one in self.columns],
             **({"misfits": sorted(self.misfits)} if self.misfits else {}),
+            **({"rounded": sorted(self.rounded)} if self.rounded else {}),
         }
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Bytes, Ints, Mask
 from tidemill.formats.arrow import string_buffers
-from tidemill.formats.columns import instants, scaled_numbers, strings, whole_numbers
+from tidemill.formats.columns import instants, may_round, scaled_numbers, strings, whole_numbers
 from tidemill.formats.decide import Number, instant_in
 from tidemill.formats.declared import Column, declared_column
 from tidemill.formats.json_core import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, NULL, OBJECT, STRING, TRUE
@@ -40,6 +40,7 @@ class Columns:
 class TypedRows:
     arrays: Sequence[pa.Array]  # one per column
     misfits: Sequence[tuple[str, Ints]]  # column and rows, where a value is null because its type is another
+    rounded: Sequence[str] = ()  # columns of decimals of which one may have more digits than the column
 
 
 def columns_named(stream: Stream, names: Iterable[str]) -> Columns:
@@ -75,6 +76,7 @@ def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
         )
     arrays: list[pa.Array] = []
     misfits: list[tuple[str, Ints]] = []
+    rounded: list[str] = []
     for number, column in enumerate(columns.columns):
         values = _Values(data, found.tags[number], found.starts[number], found.ends[number])
         array, fits = _read(values, column)
@@ -82,7 +84,9 @@ def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
         wrong = values.present & ~fits
         if wrong.any():
             misfits.append((column.name, np.flatnonzero(wrong)))
-    return TypedRows(arrays, misfits)
+        if column.type == "decimal" and may_round(values.data, values.ends, values.tags, column.scale):
+            rounded.append(column.name)
+    return TypedRows(arrays, misfits, rounded)
 
 
 class _Values:

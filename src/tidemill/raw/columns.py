@@ -98,6 +98,7 @@ class PartColumns:
         self._wanted = wanted
         self._at: list[RawColumn | None] = [there.get(column) for column in wanted.columns]
         self._rest = columns_in([c for c, at in zip(wanted.columns, self._at, strict=True) if at is None])
+        self._rounded = declared.rounded if declared is not None else frozenset()
         self._sizes = sizes
         self._says_sizes = declared is not None
 
@@ -126,7 +127,8 @@ class PartColumns:
         rest = typed(self._rest, one(rows.column(PAYLOAD))) if self._rest.columns else TypedRows((), ())
         left = iter(rest.arrays)
         arrays = [next(left) if at is None else column_at(rows, at.path) for at in self._at]
-        return TypedRows(arrays, rest.misfits)
+        rounded = [column.name for column in self._wanted.columns if column.name in self._rounded]
+        return TypedRows(arrays, rest.misfits, [*rest.rounded, *rounded])
 
 
 def column_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array:

@@ -405,8 +405,8 @@ def declared_by(footer: Footer) -> RawColumns | None:
         return None
     said = fields_in(footer, COLUMNS)
     columns = (as_fields(one, "fields") for one in items_in(said, "fields"))
-    misfits = texts_in(said, "misfits") if "misfits" in said else ()
-    return RawColumns(tuple(map(_column, columns)), frozenset(misfits))
+    misfits, rounded = (texts_in(said, key) if key in said else () for key in ("misfits", "rounded"))
+    return RawColumns(tuple(map(_column, columns)), frozenset(misfits), frozenset(rounded))
 
 
 def _column(said: Footer) -> RawColumn:

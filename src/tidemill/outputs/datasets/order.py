@@ -152,9 +152,10 @@ def _weights(run: Run) -> Ints:
 
 def _list_bytes(lists: pa.ListArray) -> Ints:
     """Of the elements of each list."""
-    sizes = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    sizes: Ints = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if not pa.types.is_string(lists.type.value_type):
-        return sizes * (lists.type.value_type.bit_width // 8)
+        return sizes * int(lists.type.value_type.bit_width // 8)
     texts, _ = string_buffers(lists.flatten())  # of lists that are there, one behind the other
     ends = np.append(0, np.cumsum(sizes))
-    return (texts[ends[1:]] - texts[ends[:-1]]).astype(np.int64)
+    found: Ints = texts[ends[1:]].astype(np.int64) - texts[ends[:-1]]
+    return found

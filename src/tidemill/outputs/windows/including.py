@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrow import one
-from tidemill.formats.locate import paths_of
-from tidemill.formats.payload_columns import Column, Columns, typed
+from tidemill.formats.payload_columns import columns_named, typed
 from tidemill.model.names import column_name
 from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Fate, WindowSpec
@@ -86,9 +85,8 @@ def _instant(value: object) -> int:
 
 def _group(spec: WindowSpec, stream: Stream, payload: pa.Array) -> dict[str, pa.Array]:
     """The values that tell the results of one instant apart, by column of the results."""
-    fields = {name: stream.fields[name] for name in spec.grouped_by if name in stream.fields}
-    columns = tuple(Column(name, each.type, each.scale or 0) for name, each in fields.items())
-    arrays = typed(Columns(columns, paths_of(list(fields))), payload).arrays
+    fields = [name for name in spec.grouped_by if name in stream.fields]
+    arrays = typed(columns_named(stream, fields), payload).arrays
     return {
         column_name(name): array.cast(field_type(stream, name), safe=False)
         for name, array in zip(fields, arrays, strict=True)

@@ -1,6 +1,7 @@
 """The kernel of a search: the rows of one raw part that it is about, in order, as places and not as payloads.
 
-The index is asked first, narrow columns next; a payload is read only for a row that passed both, and only as
+The index is asked first, narrow columns next, then the columns of fields; a payload is read only where those
+cannot tell, for a row that passed the others, and only as
 long as rows are needed. Can run in any process. Nothing is written here.
 """
 
@@ -31,8 +32,10 @@ from tidemill.outputs.index.entries import (
     text_group,
 )
 from tidemill.outputs.index.numbers import number_of
+from tidemill.query.search.by_columns import ColumnFilter, column_filter
 from tidemill.query.search.cursor import Key
 from tidemill.query.search.matching import Matcher, name_of
+from tidemill.raw.columns import declared_in
 from tidemill.storage.tables.parts import open_part
 
 Order = Literal["ts", "arrival"]
@@ -121,6 +124,7 @@ class _Finder:
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
         # Conditions on payloads, each with whether `tenant` in it is the column of raw.
         self._asked = [(self._wanted.filter, False)] if self._wanted.filter is not None else []
+        self._filters: dict[int, ColumnFilter | None] = {}
         self._tally = Tally()
         self._fetched = 0
         self._filtered = 0
@@ -130,6 +134,7 @@ class _Finder:
         with open_part(unit.raw, ("tenant", "slice"), metadata=self._metadata) as file:
             self._file = file
             self._payloads = _Payloads(file)
+            self._declared = declared_in(file, unit.raw)
             mask = self._by_index()
             value, seq, line, row = self._narrow(mask)
             order = np.lexsort((line, seq, value))
@@ -188,7 +193,7 @@ class _Finder:
                 break
             start, end = self._starts[group], self._starts[group + 1]
             rows = np.flatnonzero(mask[start:end])
-            if not rows.size or not self._may_hold(group):
+            if not rows.size or not self._may_hold(group) or not self._may_pass(group):
                 continue
             table = self._file.read_row_group(group, names, use_threads=False)
             self._fetched += rows.size
@@ -270,7 +275,20 @@ class _Finder:
             same &= mine == its
         return found
 
-    # -- payloads
+    def _may_pass(self, group: int) -> bool:
+        """Whether a row of the group can pass what is asked of fields, by what it says of its columns."""
+        filters = (self._by_columns(number) for number in range(len(self._asked)))
+        return all(each is None or each.may_match(group) for each in filters)
+
+    def _by_columns(self, number: int) -> ColumnFilter | None:
+        """What is asked, as columns of the part can tell; None: its payloads have to."""
+        if number not in self._filters:
+            condition, with_tenant = self._asked[number]
+            found = None if with_tenant else column_filter(condition, self._declared, self._file)
+            self._filters[number] = found
+        return self._filters[number]
+
+    # -- fields
 
     def _first(self, row: Ints, candidates: Ints) -> Ints:
         """The first of the candidates that pass, as many as are needed; more and more of them at a time."""
@@ -298,16 +316,26 @@ class _Finder:
         return passed
 
     def _judged(self, group: int, inside: pa.Array) -> Mask:
-        payload = self._payloads.of(group).take(inside)
-        passed = np.ones(len(payload), np.bool_)
-        for condition, with_tenant in self._asked:
-            extra: dict[str, list[EntryGroup]] = {}
-            if with_tenant:
-                column = self._file.read_row_group(group, [TENANT], use_threads=False).column(TENANT)
-                texts = one(column.cast(pa.string())).take(inside)
-                extra[TENANT] = [text_group(texts)]
-            passed &= holds(condition, payload, extra)
+        passed = np.ones(len(inside), np.bool_)
+        for number in range(len(self._asked)):
+            found = self._by_columns(number)
+            if found is None:
+                passed &= self._by_payload(number, group, inside)
+                continue
+            true, unknown = found.rows(group, inside)
+            if unknown.any():
+                left = np.flatnonzero(unknown)
+                true[left] = self._by_payload(number, group, inside.take(pa.array(left)))
+            passed &= true
         return passed
+
+    def _by_payload(self, number: int, group: int, inside: pa.Array) -> Mask:
+        condition, with_tenant = self._asked[number]
+        extra: dict[str, list[EntryGroup]] = {}
+        if with_tenant:
+            column = self._file.read_row_group(group, [TENANT], use_threads=False).column(TENANT)
+            extra[TENANT] = [text_group(one(column.cast(pa.string())).take(inside))]
+        return holds(condition, self._payloads.of(group).take(inside), extra)
 
 
 def is_before(low: int, high: int, wanted: SearchScope) -> bool:

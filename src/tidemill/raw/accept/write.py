@@ -195,7 +195,9 @@ class _Rows:
         values = typed(own_columns(unit.columns), payload)
         for name, array in nested_columns(unit.columns, values, payload_sizes(payload)).items():
             table = table.append_column(name, array)
-        footer = replace(unit.footer, columns=unit.columns.made(name for name, _ in values.misfits))
+        footer = replace(
+            unit.footer, columns=unit.columns.made((name for name, _ in values.misfits), values.rounded)
+        )
         if unit.tap is not None and self.total:
             unit.tap(self._tapped(table), Path(unit.raw_folder), unit.name)
         cuts = np.flatnonzero(np.diff(self.part[self.order])) + 1

@@ -22,6 +22,8 @@ from tidemill.raw.footers import BatchFooter, PackedFooter
 from tidemill.raw.tables import RAW, RAW_STATS
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 
+# Imports inside functions keep start-up short: only who writes parts needs the compiled reader of payloads.
+
 ROW_GROUP: Final = 16_384  # rows: what a search decodes for one hit
 CODED: Final = ("tenant", "event_type", "slice")  # columns that are read and written as codes
 _COLUMNS: Final = list(RAW.names)
@@ -53,11 +55,11 @@ class Rewritten:
 
 
 def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
-    from tidemill.raw.columns import coded_and_bounded  # compiled code: who only looks at parts does without
+    from tidemill.raw.columns import coded_and_bounded
 
     declared = unit.columns
-    misfits: set[str] = set()
-    found = [table for path in unit.inputs for table in _rows(path, unit, declared, misfits)]
+    misfits, rounded = set[str](), set[str]()
+    found = [table for path in unit.inputs for table in _rows(path, unit, declared, misfits, rounded)]
     if not found:
         yield Rewritten(None)
         return
@@ -69,7 +71,7 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
         offset = rows.schema.get_field_index("event_type")
         rows = rows.set_column(offset, "event_type", pa.nulls(rows.num_rows, pa.string()))
     first, last = int(times.min()), int(times.max())
-    footer = replace(unit.footer, columns=declared.made(misfits) if declared is not None else None)
+    footer = replace(unit.footer, columns=declared.made(misfits, rounded) if declared is not None else None)
     if isinstance(footer, PackedFooter):
         footer = replace(footer, rows=rows.num_rows, min_time=first, max_time=last)
     coded, bounded = (coded_and_bounded(rows, declared)) if declared is not None else ([], [])
@@ -88,7 +90,9 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
     yield Rewritten(part, first, last)
 
 
-def _rows(path: str, unit: RewriteUnit, declared: RawColumns | None, misfits: set[str]) -> Iterator[pa.Table]:
+def _rows(
+    path: str, unit: RewriteUnit, declared: RawColumns | None, misfits: set[str], rounded: set[str]
+) -> Iterator[pa.Table]:
     """Row groups that cannot have a wanted row are not read, those that have none by their slices only.
     Declared columns are made of payloads where the part has them by another declaration."""
     from tidemill.raw.columns import nested_columns, own_columns, part_columns
@@ -117,6 +121,7 @@ def _rows(path: str, unit: RewriteUnit, declared: RawColumns | None, misfits: se
                 continue
             values = columns.typed(rows)
             misfits.update(name for name, _ in values.misfits)
+            rounded.update(values.rounded)
             made = nested_columns(declared, values, columns.sizes(rows))
             yield pa.table({**{name: rows.column(name) for name in _COLUMNS}, **made})
 
