@@ -82,7 +82,7 @@ def badly_laid_out(files: Sequence[str]) -> list[str]:
         columns = {group.column(i).path_in_schema: group.column(i) for i in range(group.num_columns)}
         if columns["payload"].compression != "ZSTD":
             faults.append(f"{name}: payload is not zstd")
-        time = next(column for column in ("ts", "time", "event_time") if column in columns)
+        time = next(column for column in ("event_time", "time", "ts") if column in columns)
         table = file.read(columns=["tenant", time])
         tenant, moment = table["tenant"].combine_chunks(), table[time].combine_chunks()
         if pc.any(pc.less(tenant[1:], tenant[:-1])).as_py():

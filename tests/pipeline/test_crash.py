@@ -46,6 +46,7 @@ ELSEWHERE = (
     "expire.",
     "search.",
     "pack.",
+    "columns.",
     "retry.",
     "chains.",
 )
