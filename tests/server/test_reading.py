@@ -307,3 +307,17 @@ def _check_name(full, name: str) -> None:
     for params in ({"slice": name}, {"reason": name}):
         assert full.http.get("/v1/streams/requests/quarantine", params=params).status_code in (400, 404)
     assert full.http.get(f"/v1/slices/{quote(name, safe='')}").status_code in (400, 404)
+
+
+def test_an_answer_comes_as_an_arrow_file_with_what_else_it_says(full):
+    q = "SELECT count, sum(latency_ms) FROM requests GROUP BY api"
+    answer = full.http.get("/v1/query", params={"q": q, "format": "arrow"})
+    assert answer.headers["content-type"] == "application/vnd.apache.arrow.file"
+    table = ipc.open_file(io.BytesIO(answer.content)).read_all()
+    plain = said(full, "/v1/query", q=q)
+    assert table.column_names == plain["columns"]
+    assert table.column("count").to_pylist() == [row["count"] for row in plain["rows"]] == [6]
+    about = json.loads(table.schema.metadata[b"tidemill"])
+    assert about["completeness"] == plain["completeness"]
+    refused = full.http.get("/v1/query", params={"q": "EXPLAIN " + q, "format": "arrow"})
+    assert (refused.status_code, refused.json()["where"]) == (400, "format")

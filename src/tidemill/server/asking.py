@@ -5,18 +5,19 @@ What comes from outside stays a value: it is parsed by `language`, and never bec
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemill.model.errors import QueryError
+from tidemill.model.errors import InputError, QueryError
 from tidemill.pipeline.documents import search as plain
 from tidemill.pipeline.documents import shapes
-from tidemill.query import Explanation
+from tidemill.query import Answer, Explanation
 from tidemill.query.language.document import query_from, search_from
 from tidemill.query.language.parse import parse, parse_search
 from tidemill.query.search.searching import SearchPlan
@@ -25,12 +26,16 @@ from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown, taken
 from tidemill.server.said import asked_in, said_in, switch, text, wrong
+from tidemill.storage.writers import arrow_file
 
 if TYPE_CHECKING:
+    from tidemill.config import Stream
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access.grants import Principal
 
 MOST_ROWS: Final = 100_000  # of an answer: it is made in memory
+ARROW: Final = "application/vnd.apache.arrow.file"
+METADATA: Final = "tidemill"  # key of the schema: what an answer says beside its rows
 MOST_FOUND: Final = 10_000  # events of a page
 
 Text = Annotated[str, Query(max_length=100_000, description="the text, or a JSON document")]
@@ -39,6 +44,9 @@ Tenant = Annotated[
     Query(max_length=256, description="whose events; an operator may leave it out if there is one"),
 ]
 AllTenants = Annotated[bool, Query(description="of an operator: the events of all tenants together")]
+Format = Annotated[
+    Literal["json", "arrow"], Query(description="arrow: the rows as an Arrow file, the rest as its metadata")
+]
 Strict = Annotated[bool, Query(description="an answer that lacks something is an error")]
 Size = Annotated[int | None, Query(ge=1, le=MOST_FOUND, description="events of a page; before LIMIT")]
 Page = Annotated[str | None, Query(max_length=2_000, description="of the page before")]
@@ -116,7 +124,7 @@ def router(readers: Readers) -> APIRouter:
         summary="Ask the rollups",
         operation_id="get_query",
         response_class=Response,
-        responses=answered,
+        responses=answered | {200: with_file(answered[200])},
     )
     routes.add_api_route(
         "/v1/query",
@@ -160,6 +168,12 @@ def router(readers: Readers) -> APIRouter:
     return routes
 
 
+def with_file(shown: dict[str, Any]) -> dict[str, Any]:
+    """An answer that can also be had as a file."""
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    return {**shown, "content": {**shown["content"], ARROW: binary}}
+
+
 class _QueryRoutes:
     """The routes, and what they share."""
 
@@ -176,8 +190,13 @@ class _QueryRoutes:
         tenant: Tenant = None,
         all_tenants: AllTenants = False,
         strict: Strict = False,
+        format: Format = "json",
     ) -> Response:
         whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
+        if format == "arrow":
+            made = await self._readers.run(lambda: self._arrow(who, q, whose, strict=strict))
+            headers = {"Content-Disposition": 'attachment; filename="answer.arrow"'}
+            return Response(made, headers=headers, media_type=ARROW)
         return await self._readers.answer(lambda: self._answer(who, q, whose, strict=strict))
 
     async def post_query(self, request: Request, who: Reader) -> Response:
@@ -190,10 +209,43 @@ class _QueryRoutes:
         self, who: Principal, asked: str | Document, whose: tenancy.TenantRule, *, strict: bool
     ) -> Document:
         declared = self._readers.stream(_stream_of(asked), who)
+        found = self._found(who, declared, asked, whose, strict=strict)
+        if isinstance(found, Explanation):
+            explained = shapes.explanation(found)
+            return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
+        return tenancy.without(shapes.answer(found), tenancy.NOT_OF_ANSWER, declared, who)
+
+    def _arrow(
+        self, who: Principal, asked: str | Document, whose: tenancy.TenantRule, *, strict: bool
+    ) -> bytes:
+        """The rows as an Arrow file; what else the answer says is in its metadata."""
+        declared = self._readers.stream(_stream_of(asked), who)
+        found = self._found(who, declared, asked, whose, strict=strict)
+        if isinstance(found, Explanation):
+            raise InputError("an explanation has no rows", where="format", hint="leave format out")
+        said = tenancy.without(
+            shapes.answer(found), tenancy.NOT_OF_ANSWER | {"rows", "columns"}, declared, who
+        )
+        table = found.table.replace_schema_metadata({METADATA: shapes.dumps(said)})
+        sink = io.BytesIO()
+        with arrow_file(sink, table.schema) as write:
+            for batch in table.to_batches():
+                write(batch)
+        return sink.getvalue()
+
+    def _found(
+        self,
+        who: Principal,
+        declared: Stream,
+        asked: str | Document,
+        whose: tenancy.TenantRule,
+        *,
+        strict: bool,
+    ) -> Answer | Explanation:
+        """The answer as who asks may have it."""
         found = self._mill.ask(asked, **whose)
         if isinstance(found, Explanation):
-            explained = shapes.explanation(tenancy.for_tenant(found, declared, who))
-            return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
+            return tenancy.for_tenant(found, declared, who)
         found = tenancy.for_tenant(found, declared, who)
         if strict:
             found.completeness.check()
@@ -202,7 +254,7 @@ class _QueryRoutes:
                 f"the answer has {found.table.num_rows:,} rows, and here it can have {MOST_ROWS:,}",
                 hint="use LIMIT, a longer INTERVAL, a shorter span or fewer groups",
             )
-        return tenancy.without(shapes.answer(found), tenancy.NOT_OF_ANSWER, declared, who)
+        return found
 
     # -- searches
 

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyarrow import ipc
 from tests.server.console.conftest import Watched
 from tests.support import console_story as story
 from tests.support.console_story import hour_of
@@ -162,6 +163,10 @@ def test_an_answer_is_saved_as_csv_and_copied_as_a_command(console, context):
         api: str(sum(o.latency_ms for h in HOURS for o in hour_of(h) if o.api == api)) for api in story.APIS
     }
     assert {row["api"]: row["sum(latency_ms)"] for row in rows} == truth  # every digit
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Arrow").click()
+    table = ipc.open_file(saved.value.path()).read_all()
+    assert {row["api"]: str(row["sum(latency_ms)"]) for row in table.to_pylist()} == truth
     page.get_by_role("button", name="curl").click()
     page.get_by_text("Copied").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
