@@ -92,6 +92,7 @@ def test_every_media_type_that_is_read_is_described(still, document):
     assert listed - others == set(content)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.soak)])
 def test_what_it_answers_is_what_it_says(still, count):
     """Requests that nobody thought of, over the real connection: none is a fault of the server, and each

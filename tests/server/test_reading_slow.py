@@ -17,6 +17,7 @@ from tidemill.server.readers import AT_ONCE
 PIECES = 2_000
 
 
+@pytest.mark.long
 def test_many_ask_while_events_come_and_every_answer_is_one_that_stood(serving):
     served = serving(text=PROJECT)
     rounds, each = 6, 10

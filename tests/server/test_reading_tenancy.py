@@ -272,6 +272,7 @@ def walked(two: Two, headers: dict[str, str]) -> dict[str, list[tuple[Asked, int
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scopes", [("read", "ingest"), ("admin",)])
 def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     monkeypatch.setattr("tidemill.server.stream_events.HEARTBEAT", 0.1)
@@ -316,6 +317,7 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
         assert shared <= {403}
 
 
+@pytest.mark.long
 def test_an_operator_is_told_of_all(two, monkeypatch):
     """So the walk above passes by what there is to tell."""
     monkeypatch.setattr("tidemill.server.stream_events.HEARTBEAT", 0.1)
