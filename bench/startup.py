@@ -24,6 +24,7 @@ Call = Callable[[Path, tuple[str, ...]], float]
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LIGHT, READING = 0.2, 0.6  # CPU seconds in user mode
 QUERY = "SELECT count FROM requests SINCE 90d GROUP BY region"
+SQL = "SELECT tenant, count(*) FROM raw.requests GROUP BY 1"
 COMMANDS: dict[str, tuple[float, tuple[str, ...]]] = {
     "version": (LIGHT, ("version",)),
     "--help": (LIGHT, ("--help",)),
@@ -33,6 +34,7 @@ COMMANDS: dict[str, tuple[float, tuple[str, ...]]] = {
     "datasets": (READING, ("datasets",)),
     "query": (READING, ("query", QUERY, "--all-tenants")),
     "search": (READING, ("search", "requests", "SINCE 90d", "--all-tenants")),
+    "sql": (READING, ("sql", SQL, "--all-tenants")),
     "tail": (READING, ("tail", "requests", "--no-follow")),
     "explain": (READING, ("explain", "requests")),
     "catalog": (READING, ("catalog",)),

@@ -37,6 +37,7 @@ from tidemill.pipeline.trace import EventTrace
 from tidemill.pipeline.verify import Audit
 from tidemill.query import Answer, Explanation
 from tidemill.query.catalog import StreamFacts
+from tidemill.query.plain_sql.service import SqlAnswer
 from tidemill.query.search.searching import SearchPage, SearchPlan
 from tidemill.raw.compaction.packer import Packed, Packer
 from tidemill.raw.retract import RetractionPlan
@@ -63,7 +64,8 @@ PARTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
 OF_A_MILL: Final[tuple[type, ...]] = (
     Landed, LandedMany, SliceEntry, TickReport, StreamStatus, StreamOverview, WindowRefresh, WindowView,
     WindowStory, Timeline, RevisionChanges, RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer,
-    Completeness, Explanation, SearchPage, SearchPlan, StreamFacts, EventTrace, ChainView, Audit, Recovered,
+    Completeness, Explanation, SearchPage, SearchPlan, SqlAnswer, StreamFacts, EventTrace, ChainView, Audit,
+    Recovered,
 )  # fmt: skip
 OF_A_CLIENT: Final = (client.Sent, client.Outcome, client.Ingestion, client.DatasetEvent)
 
@@ -178,8 +180,9 @@ def results(whose: str, returned: Sequence[type]) -> str:
     """What the objects that methods return hold."""
     text = f"### What {whose} returns\n| type | attributes |\n|---|---|\n"
     for one in returned:
-        names = [each.name for each in dataclasses.fields(one) if not each.name.startswith("_")]
-        names += [name for name, value in vars(one).items() if isinstance(value, property)]
+        fields = [each.name for each in dataclasses.fields(one)] if dataclasses.is_dataclass(one) else []
+        names = [name for name in fields or one.__annotations__ if not name.startswith("_")]
+        names += [name for name, value in vars(one).items() if isinstance(value, property | cached_property)]
         text += f"| `{one.__name__}` | {', '.join(f'`{name}`' for name in names)} |\n"
     return text + "\n"
 

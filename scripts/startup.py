@@ -48,6 +48,8 @@ LOOKING = (
     ["events"],
     ["query", "EXPLAIN SELECT count FROM requests", "--all-tenants"],
     ["search", "requests", "SINCE 90d", "--all-tenants"],
+    ["sql"],
+    ["sql", "SELECT tenant, count(*) FROM raw.requests GROUP BY 1", "--all-tenants"],
     ["catalog"],
     ["token", "list"],
 )

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.catalog import StreamFacts
+    from tidemill.query.plain_sql.service import SqlAnswer
     from tidemill.query.search.searching import SearchPage, SearchPlan
     from tidemill.query.service import Asked
     from tidemill.raw.compaction.packer import Packed, Packer
@@ -597,6 +598,35 @@ class Mill:
         from tidemill.query.service import rows_of
 
         return rows_of(self.ask(query, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine))
+
+    def sql(
+        self, statement: str, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
+        memory: str | int | None = None, timeout: str | None = None,
+    ) -> SqlAnswer:  # fmt: skip
+        """Run one SQL statement over the views `raw.<stream>`, `rollups.<stream>`, `datasets.<stream>`,
+        `windows.<stream>_<window>` and `quarantine.<stream>`, all at one snapshot. `table` of the answer has
+        the rows, `batches()` gives them as they are made, and `completeness` says by stream what is missing.
+
+        `tenant`, `all_tenants` and `strict` are as for `ask`. `memory` (bytes, or `2GiB`) and `timeout`
+        (`5m`) override those of the project.
+        """
+        from tidemill.config.values import parse_size
+        from tidemill.model.time import parse_duration
+        from tidemill.query.plain_sql.service import SqlLimits, run_sql
+        from tidemill.query.service import TenantChoice
+
+        given = self.project.sql
+        limits = SqlLimits(
+            given.memory if memory is None else parse_size(memory),
+            given.timeout if timeout is None else parse_duration(timeout),
+        )
+        return run_sql(self.warehouse, statement, TenantChoice(tenant, all_tenants), limits, strict=strict)
+
+    def sql_views(self) -> dict[str, list[tuple[str, str]]]:
+        """The views that `sql` can read, by name, each with the names and types of its columns."""
+        from tidemill.query.plain_sql.service import list_views
+
+        return {str(view): columns for view, columns in list_views(self.warehouse)}
 
     def search(
         self, stream: str, asked: Asked = "", *, tenant: str | None = None, all_tenants: bool = False,

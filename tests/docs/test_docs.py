@@ -40,6 +40,7 @@ from tidemill.config.project import (
     Limits,
     ScrubSettings,
     Settings,
+    SqlSettings,
     StateStore,
 )
 from tidemill.config.schema import Field
@@ -391,6 +392,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "state": (StateStore, {}),
     "builder": (BuilderSettings, {}),
     "scrub": (ScrubSettings, {}),
+    "sql": (SqlSettings, {}),
     "events": (Events, {}),
     "events.sinks.NAME: file": (FileSink, {"kind": "file", "path": "p"}),
     "events.sinks.NAME: webhook": (WebhookSink, {"kind": "webhook", "url": "https://example.com"}),

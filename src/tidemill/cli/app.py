@@ -131,7 +131,7 @@ def command(
             if kind.is_table and not gives_tables:
                 raise InputError(
                     f"{name} cannot be given as {kind.value}",
-                    hint="use --output text or json; csv, parquet and arrow are for query and search",
+                    hint="use --output text or json; csv, parquet and arrow are for query, search and sql",
                 )
             return function(session, **values)  # type: ignore[arg-type, call-arg]
 

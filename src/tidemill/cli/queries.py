@@ -1,4 +1,4 @@
-"""Commands that query: query, search, catalog. They only read, and start no JVM without --engine spark."""
+"""Commands that query: query, search, sql, catalog. They only read; --engine spark alone starts a JVM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
-from tidemill.cli.table_output import checked_target, give
+from tidemill.cli.table_output import checked_target, give, give_batches
 from tidemill.model.errors import InputError
 from tidemill.pipeline import documents
 
@@ -146,6 +146,62 @@ def search(
         )
         if found.cursor is not None:
             session.note(f"next page: --cursor {found.cursor}")
+    return OK
+
+
+@command(
+    "sql",
+    Panel.ASK,
+    "tidemill sql",
+    "tidemill sql 'SELECT tenant, count(*) AS events FROM raw.requests GROUP BY ALL' --all-tenants",
+    """tidemill sql "SELECT bucket, count FROM rollups.requests WHERE level = '1h'" --all-tenants""",
+    "tidemill sql 'SELECT * FROM raw.requests' --tenant acme -o requests.parquet",
+    "tidemill sql - --all-tenants --output csv < statement.sql",
+    gives_tables=True,
+)
+def sql(
+    session: Session,
+    text: Annotated[
+        str,
+        typer.Argument(
+            help="One SELECT of DuckDB's SQL; - reads it from standard input. By default: the views."
+        ),
+    ] = "",
+    tenant: Tenant = None,
+    all_tenants: AllTenants = False,
+    strict: Strict = False,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="That it may use; by default sql.memory.")
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="After which it is stopped; by default sql.timeout."),
+    ] = None,
+    file: File = None,
+) -> int:
+    """Run one SQL statement over the tables, in process, at one snapshot; without one, list the views.
+
+    The views are raw.STREAM, rollups.STREAM, datasets.STREAM, windows.STREAM_WINDOW and quarantine.STREAM. It
+    only reads, and nothing but these views. A statement runs for one tenant: the one that is named, or the
+    only one. docs/sql.md describes the views.
+    """
+    kind = checked_target(session, file)
+    asked = _typed(text)
+    with session.mill() as mill:
+        if not asked.strip():
+            found = mill.sql_views()
+            session.emit(lambda: documents.sql.views(found), lambda: views.queries.sql_views(found))
+            return OK
+        with mill.sql(
+            asked, tenant=tenant, all_tenants=all_tenants, strict=strict, memory=memory, timeout=timeout
+        ) as answer:
+            if kind is None:
+                session.emit(lambda: documents.sql.answer(answer), lambda: views.queries.sql(answer))
+            else:
+                give_batches(
+                    session, answer.schema, answer.batches(), lambda: documents.sql.answer(answer),
+                    answer.lines(), kind, file,
+                )  # fmt: skip
     return OK
 
 

@@ -6,7 +6,7 @@ Notes about the answer go to standard error, so that a pipe gets rows only.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -61,16 +61,37 @@ def give(
     file: Path | None,
 ) -> None:
     """Write the rows (as JSON: the whole document), and print to stderr how complete they are."""
+    give_batches(session, table.schema, table.to_batches(), document, completeness.lines(), kind, file)
+
+
+def give_batches(
+    session: Session,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    document: Callable[[], Document],
+    lines: Iterable[str],
+    kind: OutputKind,
+    file: Path | None,
+) -> None:
+    """The same, of rows that are written as they come."""
     from tidemill.pipeline.documents.shapes import dumps
-    from tidemill.storage.writers import whole_file, write_table
+    from tidemill.storage.writers import whole_file, write_batches
+
+    written = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal written
+        for batch in batches:
+            written += batch.num_rows
+            yield batch
 
     if kind is OutputKind.JSON:
         assert file is not None
         with whole_file(file) as path:
             path.write_text(dumps(document()) + "\n", encoding="utf-8")
     else:
-        write_table(table, file, kind.value)
-    if file is not None:
-        session.note(f"{table.num_rows} rows in {file}")
-    for line in completeness.lines():
+        write_batches(counted(), schema, file, kind.value)
+        if file is not None:
+            session.note(f"{written} rows in {file}")
+    for line in lines:
         session.note(line)

@@ -10,7 +10,7 @@ import random as chance
 import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import httpx
 
@@ -178,6 +178,32 @@ class AsyncClient:
         incomplete answer raises a ClientError with the code `incomplete`."""
         request = requests.query(text, TenantParameters(tenant, all_tenants), strict=strict)
         return responses.document((await self._ask(request)).content)
+
+    async def sql(
+        self,
+        text: str,
+        *,
+        tenant: str | None = None,
+        all_tenants: bool = False,
+        strict: bool = False,
+    ) -> Document:
+        """Run one SQL statement: `rows`, and in `completeness`, by stream, what is missing from them. It
+        needs the token of an operator. `tenant`, `all_tenants` and `strict` are as for `query`."""
+        request = requests.sql(text, TenantParameters(tenant, all_tenants), "json", strict=strict)
+        return responses.document((await self._ask(request)).content)
+
+    async def sql_file(
+        self,
+        text: str,
+        format: Literal["csv", "parquet", "arrow"] = "arrow",
+        *,
+        tenant: str | None = None,
+        all_tenants: bool = False,
+        strict: bool = False,
+    ) -> bytes:
+        """The rows of a SQL statement as a file: Arrow, Parquet or CSV; other arguments as for `sql`."""
+        request = requests.sql(text, TenantParameters(tenant, all_tenants), format, strict=strict)
+        return (await self._ask(request)).content
 
     async def search(
         self,

@@ -125,6 +125,11 @@ def query(text: str | Mapping[str, object], whose: TenantParameters, *, strict: 
     return Request("POST", "/v1/query", headers=_JSON, content=content)
 
 
+def sql(text: str, whose: TenantParameters, format_: str, *, strict: bool) -> Request:
+    content = _json(sql=text, **whose.said(), strict=strict or None, format=format_)
+    return Request("POST", "/v1/sql", headers=_JSON, content=content)
+
+
 def search(
     stream: str,
     asked: str | Mapping[str, object],

@@ -89,6 +89,7 @@ def parse_project(
         limits=settings.limits,
         builder=settings.builder,
         scrub=settings.scrub,
+        sql=settings.sql,
         events=settings.events,
         gateway=settings.gateway,
         streams=streams,

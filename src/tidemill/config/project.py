@@ -140,6 +140,15 @@ class ScrubSettings(pydantic.BaseModel):
     bytes_per_second: Annotated[ByteSize, pydantic.Field(ge=KIB)] = 16 * MIB  # that are read
 
 
+class SqlSettings(pydantic.BaseModel):
+    """What one SQL statement may use."""
+
+    model_config = SECTION
+
+    memory: Annotated[ByteSize, pydantic.Field(ge=16 * MIB)] = 1024 * MIB
+    timeout: PositiveDuration = MINUTE  # then it is interrupted
+
+
 class StateStore(pydantic.BaseModel):
     """Where the state is kept: in a file in the warehouse."""
 
@@ -170,6 +179,7 @@ class Settings(pydantic.BaseModel):
     state: StateStore = ABSENT
     builder: BuilderSettings = ABSENT
     scrub: ScrubSettings = ABSENT
+    sql: SqlSettings = ABSENT
     events: Events = ABSENT
     gateway: GatewaySettings = ABSENT
     streams: Mapping[str, object] = {}
@@ -194,6 +204,7 @@ class Project:
     streams: Mapping[str, Stream]
     builder: BuilderSettings
     scrub: ScrubSettings
+    sql: SqlSettings
     events: Events
     gateway: GatewaySettings
     warnings: tuple[str, ...] = ()  # what the file says in vain, each with its line and what to do

@@ -13,7 +13,7 @@ from tidemill.model.levels import LEVELS
 from tidemill.model.time import Interval, format_instant
 
 Why = Literal["expired", "not_built"]
-What = Literal["landed", "failed", "retraction", "tiles"]
+What = Literal["landed", "failed", "retraction", "tiles", "windows"]
 
 ROUND: Final = "tidemill run --once"
 

@@ -22,6 +22,11 @@ def safe_name(name: str, what: str) -> str:
     return name
 
 
+def quoted(identifier: str) -> str:
+    """A name as an identifier of SQL, whatever is in it."""
+    return '"' + identifier.replace('"', '""') + '"'
+
+
 ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
 ROLLUPS: Final = "rollups:"  # and the name of a level: what the log of expiries calls its tiles
 # How the names of raw parts begin that are not named for their batch: of those that packing made (rows of the

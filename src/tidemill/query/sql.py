@@ -22,7 +22,7 @@ from tidemill.model.conditions.ast import (
 from tidemill.model.conditions.like import lowered, plain_pattern
 from tidemill.model.conditions.truth import evaluate
 from tidemill.model.levels import BASE
-from tidemill.model.names import STATE_COLUMNS
+from tidemill.model.names import STATE_COLUMNS, quoted
 from tidemill.model.time import Interval
 from tidemill.query.cover import ALL_TIME
 from tidemill.query.declared import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, DeclaredMeasure, Rows
@@ -58,10 +58,6 @@ class Statement:
             if known == value and isinstance(known, str):
                 return f"${key}"
         return self.bind(value)
-
-
-def quoted(identifier: str) -> str:
-    return '"' + identifier.replace('"', '""') + '"'
 
 
 def group_columns(plan: Plan) -> list[str]:

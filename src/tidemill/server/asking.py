@@ -53,7 +53,7 @@ Page = Annotated[str | None, Query(max_length=2_000, description="of the page be
 
 _TEXT: Final = "SELECT count, avg(latency_ms) FROM requests SINCE 1h GROUP BY api"
 _SEARCH: Final = 'WHERE api = "/cart" SINCE 2h LIMIT 20'
-_COMPLETE: Final[Mapping[str, object]] = {
+COMPLETE: Final[Mapping[str, object]] = {
     "complete": True,
     "complete_through": END,
     "as_of": END,
@@ -70,7 +70,7 @@ _ANSWER: Final[Mapping[str, object]] = {
     "level": "5s",
     "interval": "1h",
     "span": {"start": START, "end": END},
-    "completeness": _COMPLETE,
+    "completeness": COMPLETE,
     "engine": "duckdb",
 }
 _FOUND: Final[Mapping[str, object]] = {
@@ -91,7 +91,7 @@ _FOUND: Final[Mapping[str, object]] = {
     "total": 1,
     "cursor": CURSOR,
     "span": {"start": START, "end": END},
-    "completeness": {**_COMPLETE, "data": None},
+    "completeness": {**COMPLETE, "data": None},
 }
 _MAYBE: Final = {"type": ["string", "null"]}
 _SWITCH: Final = {"type": "boolean"}

@@ -18,6 +18,7 @@ from tidemill.server import (
     reading_streams,
     reading_vectors,
     reading_windows,
+    sql,
     stream_events,
     tracing,
 )
@@ -35,6 +36,7 @@ def router(service: Service) -> APIRouter:
         reading_windows,
         reading_vectors,
         asking,
+        sql,
         reading_quarantine,
         stream_events,
         tracing,

@@ -38,6 +38,7 @@ _PENDING: Final[Mapping[str, str]] = {  # said to a tenant of a stream that it s
     "failed": "data of the stream could not be read",
     "retraction": "data of the stream is being retracted",
     "tiles": "the numbers of some of the time are being built again",
+    "windows": "some datasets or results are not built yet",
 }
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from io import RawIOBase
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,9 @@ from pyarrow import ipc
 
 from tidemill.model.errors import InputError
 from tidemill.storage.files import storage_errors, sync_folder
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 COMPRESSION: Final = "zstd"
 _GROUP_ROWS: Final = 131_072  # of a Parquet row group
@@ -35,6 +38,7 @@ Writer = Callable[[Target, pa.Schema], AbstractContextManager[Write]]
 
 @contextmanager
 def parquet_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
+    _refuse_intervals(schema, "Parquet")
     held: list[pa.RecordBatch] = []
 
     with pq.ParquetWriter(target, schema, compression=COMPRESSION, write_page_checksum=True) as writer:
@@ -65,6 +69,7 @@ def arrow_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
 def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
     """Instants as RFC 3339, in UTC or with the offset of the column's zone. Text stands in quotes, so that an
     empty one is told from none."""
+    _refuse_intervals(schema, "CSV")
     for field in schema:
         if pa.types.is_nested(field.type):
             raise InputError(
@@ -89,6 +94,15 @@ def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
         yield write
 
 
+def _refuse_intervals(schema: pa.Schema, format_: str) -> None:
+    for field in schema:
+        if pa.types.is_interval(field.type):
+            raise InputError(
+                f"column {field.name!r} holds intervals, which {format_} cannot represent",
+                hint="select them as text, for example CAST(x AS VARCHAR), or use arrow",
+            )
+
+
 WRITERS: Final[dict[str, Writer]] = {"parquet": parquet_file, "arrow": arrow_file, "csv": csv_file}
 
 
@@ -109,13 +123,53 @@ def whole_file(target: Path) -> Iterator[Path]:
 
 def write_table(table: pa.Table, target: Path | None, to: str) -> None:
     """A whole table as `to`; None: to standard output."""
+    write_batches(table.to_batches(), table.schema, target, to)
+
+
+def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path | None, to: str) -> None:
+    """Batches as `to`, as they come; None: to standard output."""
     if target is None:
-        sink = pa.BufferOutputStream()
-        with WRITERS[to](sink, table.schema) as write:
-            for batch in table.to_batches():
-                write(batch)
-        sys.stdout.buffer.write(sink.getvalue())
+        for piece in written_pieces(batches, schema, to):
+            sys.stdout.buffer.write(piece)
         return
-    with whole_file(target) as path, WRITERS[to](path, table.schema) as write:
-        for batch in table.to_batches():
+    with whole_file(target) as path, WRITERS[to](path, schema) as write:
+        for batch in batches:
             write(batch)
+
+
+def written_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, to: str) -> Iterator[bytes]:
+    """A file of the format `to`, piece by piece, nowhere as a whole."""
+    sink = _Pieces()
+    with WRITERS[to](sink, schema) as write:
+        for batch in batches:
+            write(batch)
+            if piece := sink.take():
+                yield piece
+    if piece := sink.take():
+        yield piece
+
+
+class _Pieces(RawIOBase):
+    """What a writer writes, to be taken piece by piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: Buffer, /) -> int:
+        content = bytes(piece)
+        self._held.append(content)
+        self._position += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self._position
+
+    def take(self) -> bytes:
+        """What was written since the last time."""
+        held, self._held = self._held, []
+        return b"".join(held)

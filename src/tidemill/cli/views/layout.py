@@ -139,6 +139,10 @@ def cell(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, Decimal):
         return format(value, "f")
+    if isinstance(value, bytes):
+        return escaped(value.decode("utf-8", "backslashreplace"))
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{escaped(str(name))}: {cell(each)}" for name, each in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(cell, value)) + "]"
     return escaped(str(value))

@@ -5,9 +5,9 @@ Only `Text` goes into a cell, so that nothing from outside is read as markup.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +16,7 @@ from tidemill.cli.terminal import escaped
 from tidemill.cli.views.layout import PAYLOAD_LETTERS, Note, View, cell, line, listing, many, pairs_table
 from tidemill.model.time import format_instant
 from tidemill.pipeline.documents.search import spelled
+from tidemill.pipeline.documents.sql import value as spelled_value
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,13 +25,32 @@ if TYPE_CHECKING:
     from tidemill.outputs.index.attributes import Attribute, Attributes
     from tidemill.query import Answer, Explanation
     from tidemill.query.catalog import MetricFacts, StreamFacts
+    from tidemill.query.plain_sql.service import SqlAnswer
     from tidemill.query.search.searching import SearchFacts, SearchPage, SearchPlan
+
+_PLAN: Final = ["explain_key", "explain_value"]  # the columns of EXPLAIN
 
 
 def answer(of: Answer) -> View:
     yield _rows(of.table)
     yield line((_facts(of), "dim"))
     yield from _completeness(of.completeness)
+
+
+def sql(of: SqlAnswer) -> View:
+    plan = of.schema.names == _PLAN
+    if plan:
+        yield line(escaped("\n".join(of.table.column(_PLAN[1]).to_pylist()), lines=True))
+    else:
+        yield _rows(of.table)
+    yield line((many(of.table.num_rows, "row"), "dim"))
+    for text in of.lines():
+        yield line((escaped(text), "dim" if of.is_complete else "yellow"))
+
+
+def sql_views(of: Mapping[str, Sequence[tuple[str, str]]]) -> View:
+    for view, columns in of.items():
+        yield pairs_table(view, [(name, Text(kind)) for name, kind in columns])
 
 
 def explanation(of: Explanation) -> View:
@@ -60,7 +80,7 @@ def _rows(rows: pa.Table) -> Table:
     ]
     table = listing(*rows.column_names, right=numbers)
     for values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-        table.add_row(*(Text(cell(value)) for value in values))
+        table.add_row(*(Text(cell(spelled_value(value))) for value in values))
     return table
 
 

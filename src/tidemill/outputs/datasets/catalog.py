@@ -54,8 +54,7 @@ class DatasetFile:
 def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
     """DamageError when the bytes are not those that were written, where it is known what those are."""
     path = warehouse / dataset.file
-    if dataset.checksum is not None:
-        _check_bytes(path, dataset)
+    check_bytes(warehouse, dataset)
     schema = read_schema(path)
     if not layout.is_empty_dataset(dataset.file):
         return DatasetFile(path, schema)
@@ -130,7 +129,12 @@ def _check_whole(path: Path) -> None:
     _check_once(path, there.st_ino, there.st_size, there.st_mtime_ns)
 
 
-def _check_bytes(path: Path, dataset: Dataset) -> None:
+def check_bytes(warehouse: Path, dataset: Dataset | Window) -> None:
+    """DamageError when the bytes of a dataset, or of the newest one of a window, are not those that were
+    written; read once by each process, and when the file was touched."""
+    if dataset.checksum is None or dataset.file is None:
+        return
+    path = warehouse / dataset.file
     with storage_errors("read the dataset", path):
         there = path.stat()
         found = _checksum_once(path, there.st_ino, there.st_size, there.st_mtime_ns)

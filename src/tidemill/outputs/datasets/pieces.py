@@ -5,10 +5,9 @@ A few record batches are in memory at a time. What is asked for one tenant tells
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,14 +15,10 @@ import pyarrow.compute as pc
 from tidemill.outputs.datasets.catalog import DatasetFile
 from tidemill.outputs.datasets.dataset import METADATA_KEY, metadata_text, read_batches
 from tidemill.storage.files import storage_errors
-from tidemill.storage.writers import arrow_file, parquet_file
-
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from tidemill.storage.writers import written_pieces
 
 FORMATS: Final = ("arrow", "parquet")
 PIECE: Final = 1 << 18  # bytes of a file that goes out as it is
-_WRITERS: Final = {"arrow": arrow_file, "parquet": parquet_file}
 _OF_ALL: Final = ("stream", "window", "start", "span", "revision")
 
 
@@ -45,39 +40,10 @@ def _as_it_is(file: Path) -> Iterator[bytes]:
 
 
 def _written(file: Path, to: str, schema: pa.Schema, tenant: str | None) -> Iterator[bytes]:
-    sink = _Pieces()
-    with _WRITERS[to](sink, schema) as write:
+    def mine() -> Iterator[pa.RecordBatch]:
         for batch in read_batches(file):
-            mine = batch if tenant is None else batch.filter(pc.equal(batch.column("tenant"), tenant))
-            if mine.num_rows:
-                write(mine.replace_schema_metadata(schema.metadata))
-            if piece := sink.take():
-                yield piece
-    if piece := sink.take():
-        yield piece
+            kept = batch if tenant is None else batch.filter(pc.equal(batch.column("tenant"), tenant))
+            if kept.num_rows:
+                yield kept.replace_schema_metadata(schema.metadata)
 
-
-class _Pieces(io.RawIOBase):
-    """What a writer writes, to be taken piece by piece."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._held: list[bytes] = []
-        self._position = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, piece: Buffer, /) -> int:
-        content = bytes(piece)
-        self._held.append(content)
-        self._position += len(content)
-        return len(content)
-
-    def tell(self) -> int:
-        return self._position
-
-    def take(self) -> bytes:
-        """What was written since the last time."""
-        held, self._held = self._held, []
-        return b"".join(held)
+    return written_pieces(mine(), schema, to)

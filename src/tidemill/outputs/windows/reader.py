@@ -86,15 +86,9 @@ def read_results(
     """Results of windows that overlap `span`, by start; with a `limit` only so many, those that start
     last. `checkpoint_texts` are those of the state: DamageError when it knows of results that are gone."""
     spec = spec_named(stream, window)
-    known = read_checkpoint(checkpoint_texts.get(window), fingerprint_of(spec, stream))
-    snapshot = _snapshot(_root(warehouse, spec), known.version if known is not None else 0)
+    snapshot = results_snapshot(warehouse, stream, spec, checkpoint_texts)
     if snapshot is None:
         return results_schema(spec, stream).empty_table()
-    if not _is_current(spec, stream, snapshot):
-        raise NotFoundError(
-            f"window {window!r} of stream {stream.name!r} was declared otherwise when its results were made",
-            hint="`tidemill run --once` computes them again, by the current declaration",
-        )
     asked = _Asked(spec, stream, span, tenant, revisions)
     parts = snapshot.select(None, asked.ranges())
     if limit is None:
@@ -108,6 +102,22 @@ def read_results(
         if found.num_rows >= limit or looked >= len(parts):
             return found.slice(max(0, found.num_rows - limit))
         looked *= 4
+
+
+def results_snapshot(
+    warehouse: Path, stream: Stream, spec: WindowSpec, checkpoint_texts: Mapping[str, str]
+) -> Snapshot | None:
+    """The parts of the results of a window; None before there are any. NotFoundError when they are those of
+    another declaration, DamageError when the state knows of results that are gone."""
+    known = read_checkpoint(checkpoint_texts.get(spec.name), fingerprint_of(spec, stream))
+    snapshot = _snapshot(_root(warehouse, spec), known.version if known is not None else 0)
+    if snapshot is not None and not _is_current(spec, stream, snapshot):
+        raise NotFoundError(
+            f"window {spec.name!r} of stream {stream.name!r} was declared otherwise when its results were "
+            "made",
+            hint="`tidemill run --once` computes them again, by the current declaration",
+        )
+    return snapshot
 
 
 @dataclass(frozen=True, slots=True)

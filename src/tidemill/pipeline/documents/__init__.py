@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         scrub,
         search,
         shapes,
+        sql,
         ticks,
         trace,
         vectors,
@@ -34,6 +35,6 @@ else:
 
 
 __all__ = (
-    "event_time", "gateway", "overview", "packing", "results", "scrub", "search", "shapes", "ticks", "trace",
-    "vectors", "windows",
+    "event_time", "gateway", "overview", "packing", "results", "scrub", "search", "shapes", "sql", "ticks",
+    "trace", "vectors", "windows",
 )  # fmt: skip

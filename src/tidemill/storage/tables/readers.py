@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tidemill.storage.tables.snapshot import Snapshot
     from tidemill.storage.tables.table import Table
 
@@ -46,6 +48,11 @@ class TableReaders:
     def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
         """The newest version; None before anybody wrote to it. DamageError when it is older than one that was
         committed."""
+        found = self.described(kind, stream)
+        return None if found is None else found[0]
+
+    def described(self, kind: layout.TableKind, stream: str) -> tuple[Snapshot, pa.Schema] | None:
+        """The same, with the columns that the table has at that version."""
         from tidemill.storage.tables.table import Table, expect_version
 
         committed = self._committed(stream).get(kind, 0)  # before the table, which only goes ahead
@@ -59,7 +66,7 @@ class TableReaders:
                 kept.table.refresh()
             if kind not in _REPLACEABLE:
                 expect_version(root, kept.table, committed)
-            return None if kept.table is None else kept.table.snapshot()
+            return None if kept.table is None else (kept.table.snapshot(), kept.table.schema)
 
     def forget(self, stream: str) -> None:
         """Open the tables of a stream anew when they are asked for next."""

@@ -207,6 +207,7 @@ class Table:
             # deltalake lists the log, which takes a hundred times as long as to look for two names
             if not log.is_newest(self.root, self.version):
                 self._delta.update_incremental()
+                self._read_shape()
         if self.version > self._checked:
             log_sums.check(self.root, self._checked, self.version)
             self._checked = self.version

@@ -1,0 +1,231 @@
+"""Opens views at one snapshot: which files each is made of, whose rows of them are seen, and what it lacks.
+
+It looks at the logs of tables and at the state; files are opened when the engine scans them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW
+from tidemill.model.completeness import ROUND, Missing, Pending, not_built
+from tidemill.model.levels import LEVELS
+from tidemill.model.names import ROLLUPS
+from tidemill.model.time import MIN_INSTANT, Interval, format_instant
+from tidemill.model.windows import Phase, Window
+from tidemill.query.plain_sql import views
+from tidemill.query.plain_sql.scanning import INSTANT, FileScan, ScannedFile, equals, parts_scan
+from tidemill.query.plain_sql.views import OpenView, View
+from tidemill.raw.quarantine_tenants import unnamed_lines
+from tidemill.storage import layout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tidemill.config import Stream
+    from tidemill.ingest.warehouse import Warehouse
+    from tidemill.storage.tables.snapshot import Range, Snapshot
+
+_TENANT: Final = "tenant"
+_RAW_BOUNDS: Final = (_TENANT, "event_time")  # columns without nulls, by whose statistics parts are ruled out
+_ROLLUP_BOUNDS: Final = (_TENANT, "bucket")
+_RESULT_BOUNDS: Final = (_TENANT, "start")
+_QUARANTINE_BOUNDS: Final = ("slice", "arrival")
+_START, _END, _REVISION = "window_start", "window_end", "revision"
+
+
+def open_view(warehouse: Warehouse, view: View, tenant: str | None) -> OpenView:
+    """A view as it is now, with the rows of one tenant (None: all)."""
+    stream = warehouse.project.stream(view.stream)
+    match view.schema:
+        case "raw":
+            return _raw(warehouse, view, stream, tenant)
+        case "rollups":
+            return _rollups(warehouse, view, stream, tenant)
+        case "datasets":
+            return _datasets(warehouse, view, stream, tenant)
+        case "windows":
+            return _results(warehouse, view, stream, tenant)
+        case "quarantine":
+            return _quarantine(warehouse, view, stream, tenant)
+
+
+def _raw(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
+    from tidemill.raw.tables import DAY_COLUMN
+    from tidemill.raw.tables import RAW as COLUMNS
+
+    found = warehouse.readers.described("raw", stream.name)
+    schema = COLUMNS if found is None else found[1]
+    rows = _scan(None if found is None else found[0], schema, _RAW_BOUNDS, tenant)
+    gone = _expired(warehouse, stream.name, RAW, "raw")
+    columns = views.plain_columns(name for name in schema.names if name != DAY_COLUMN)
+    return OpenView(view, rows, columns, missing=gone)
+
+
+def _rollups(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
+    from tidemill.outputs.rollups.spec import spec_for
+    from tidemill.query.service import available
+
+    spec = spec_for(stream)
+    rows = _scan(warehouse.snapshot("rollups", stream.name), spec.schema, _ROLLUP_BOUNDS, tenant)
+    missing = [
+        one
+        for level in LEVELS
+        for one in _expired(warehouse, stream.name, ROLLUPS + level.name, f"{level.name} rollups")
+    ]
+    for metric, eras in available(warehouse, stream.name).outdated.items():
+        last = max(eras, key=lambda era: era.before)
+        missing.append(not_built(Interval(MIN_INSTANT, last.before), last, metric))
+    return OpenView(view, rows, views.rollup_columns(spec), views.of_metrics(spec), missing)
+
+
+def _results(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
+    from tidemill.outputs.windows.reader import results_snapshot, spec_named
+    from tidemill.outputs.windows.results import group_columns, results_schema
+
+    spec = spec_named(stream, view.window)
+    schema = results_schema(spec, stream)
+    snapshot = results_snapshot(warehouse.root, stream, spec, warehouse.state.checkpoints(stream.name))
+    rows = _scan(snapshot, schema, _RESULT_BOUNDS, tenant)
+    columns = views.result_columns(schema.names, is_history=view.is_history)
+    newest = "" if view.is_history else views.of_current(group_columns(spec))
+    return OpenView(view, rows, columns, newest)
+
+
+def _quarantine(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
+    """Where all of a stream is one tenant's, so is what names none."""
+    from tidemill.raw.tables import QUARANTINE as COLUMNS
+
+    snapshot = warehouse.snapshot("quarantine", stream.name)
+    only = None
+    if tenant is not None and stream.tenant.value != tenant:
+        only = _theirs(warehouse, snapshot, tenant)
+    rows = _scan(snapshot, COLUMNS, _QUARANTINE_BOUNDS, None, only)
+    gone = _expired(warehouse, stream.name, QUARANTINE, "quarantine")
+    return OpenView(view, rows, views.quarantine_columns(COLUMNS.names), missing=gone)
+
+
+def _theirs(warehouse: Warehouse, snapshot: Snapshot | None, tenant: str) -> ds.Expression:
+    """A tenant's records in quarantine: those that name it, and those that name none and came with its
+    token."""
+    only = equals(_TENANT, tenant)
+    if snapshot is None:
+        return only
+    from tidemill.raw.tables import QUARANTINE as COLUMNS
+
+    unnamed = parts_scan(snapshot, snapshot.parts, COLUMNS, (), ds.field(_TENANT).is_null())
+    for name in unnamed.scanner(columns=["slice"]).to_table().column("slice").unique().to_pylist():
+        entry = warehouse.state.slice(name)
+        lines = unnamed_lines(entry.slice.metadata if entry is not None else None, tenant)
+        if lines:
+            sent = ds.field("line").isin(pa.array(sorted(lines), pa.int64()))
+            only |= ds.field(_TENANT).is_null() & equals("slice", name) & sent
+    return only
+
+
+def _datasets(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
+    from tidemill.outputs.datasets.dataset import columns_name, columns_of_file, dataset_schema
+
+    declared = dataset_schema(stream)
+    name = columns_name(declared)
+    windows = [
+        window
+        for window in warehouse.state.windows(stream.name)
+        if window.key.span == stream.aggregation_span
+    ]
+    built = [window for window in windows if window.file is not None]
+    fits = [
+        window
+        for window in built
+        if name == (window.columns or columns_of_file(warehouse.root, str(window.file)))
+    ]
+    taken = {column.lower() for column in declared.names}
+    start, end, revision = (views.free_name(one, taken) for one in (_START, _END, _REVISION))
+    schema = pa.schema([(start, INSTANT), (end, INSTANT), (revision, pa.int64()), *declared])
+    files = [
+        ScannedFile(
+            str(warehouse.root / str(window.file)),
+            {start: window.key.start, end: window.key.end, revision: window.revision},
+            {"event_time": (window.key.start, window.key.end - 1)},
+            _check(warehouse, window),
+        )
+        for window in fits
+        if not layout.is_empty_dataset(str(window.file))
+    ]
+    rows = FileScan(files, schema, ds.IpcFileFormat(), None if tenant is None else equals(_TENANT, tenant))
+    return OpenView(
+        view,
+        rows,
+        views.plain_columns(schema.names),
+        missing=[*_expired(warehouse, stream.name, DATASETS, "datasets"), *_other_columns(built, fits)],
+        pending=list(_waiting(windows)),
+    )
+
+
+def _check(warehouse: Warehouse, window: Window) -> Callable[[], None]:
+    from tidemill.outputs.datasets.catalog import check_bytes
+
+    return lambda: check_bytes(warehouse.root, window)
+
+
+def _other_columns(built: Sequence[Window], fits: Sequence[Window]) -> Iterator[Missing]:
+    """Datasets of another declaration have other columns, or the same by another type: they are left out."""
+    left_out = [window for window in built if window not in fits]
+    if left_out:
+        yield Missing(
+            Interval(min(w.key.start for w in left_out), max(w.key.end for w in left_out)),
+            "not_built",
+            f"{len(left_out):,} datasets there have other columns than are declared now",
+            f"The next rounds build them again: `{ROUND}`",
+        )
+
+
+def _waiting(windows: Sequence[Window]) -> Iterator[Pending]:
+    """Windows whose rows are not in a current dataset."""
+    behind = [window for window in windows if window.phase is not Phase.BUILT]
+    if behind:
+        count = len(behind)
+        failed = sum(window.phase is Phase.FAILED for window in behind)
+        also = f", {failed:,} of them after too many failed tries" if failed else ""
+        yield Pending(
+            what="windows",
+            count=count,
+            detail=f"{count:,} window{'s' * (count != 1)} of the datasets "
+            f"{'is' if count == 1 else 'are'} not built as {'it' if count == 1 else 'they'} should be{also}",
+            remedy="`tidemill windows` lists why each waits",
+            start=min(window.key.start for window in behind),
+        )
+
+
+def _scan(
+    snapshot: Snapshot | None,
+    schema: pa.Schema,
+    bounded: Sequence[str],
+    tenant: str | None,
+    only: ds.Expression | None = None,
+) -> FileScan | pa.Table:
+    if snapshot is None:
+        return schema.empty_table()
+    ranges: dict[str, Range] = {}
+    if tenant is not None:
+        ranges[_TENANT] = (tenant, tenant)
+        only = equals(_TENANT, tenant)
+    return parts_scan(snapshot, snapshot.select(ranges=ranges), schema, bounded, only)
+
+
+def _expired(warehouse: Warehouse, stream: str, what: str, name: str) -> list[Missing]:
+    before = warehouse.expiries.horizons(stream).get(what)
+    if before is None:
+        return []
+    return [
+        Missing(
+            Interval(MIN_INSTANT, before),
+            "expired",
+            f"{name} of everything before {format_instant(before)} expired",
+            "Nothing of that time is kept: set a longer retention for what comes",
+        )
+    ]
