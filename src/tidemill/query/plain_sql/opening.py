@@ -20,6 +20,8 @@ from tidemill.model.windows import Phase, Window
 from tidemill.query.plain_sql import views
 from tidemill.query.plain_sql.scanning import INSTANT, FileScan, ScannedFile, equals, parts_scan
 from tidemill.query.plain_sql.views import OpenView, View
+from tidemill.query.service import available
+from tidemill.raw import tables
 from tidemill.raw.quarantine_tenants import unnamed_lines
 from tidemill.storage import layout
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from tidemill.ingest.warehouse import Warehouse
     from tidemill.storage.tables.snapshot import Range, Snapshot
 
+# Imports inside functions keep start-up short: a view needs the output that it shows, and not the others.
 _TENANT: Final = "tenant"
 _RAW_BOUNDS: Final = (_TENANT, "event_time")  # columns without nulls, by whose statistics parts are ruled out
 _ROLLUP_BOUNDS: Final = (_TENANT, "bucket")
@@ -55,20 +58,16 @@ def open_view(warehouse: Warehouse, view: View, tenant: str | None) -> OpenView:
 
 
 def _raw(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
-    from tidemill.raw.tables import DAY_COLUMN
-    from tidemill.raw.tables import RAW as COLUMNS
-
     found = warehouse.readers.described("raw", stream.name)
-    schema = COLUMNS if found is None else found[1]
+    schema = tables.RAW if found is None else found[1]
     rows = _scan(None if found is None else found[0], schema, _RAW_BOUNDS, tenant)
     gone = _expired(warehouse, stream.name, RAW, "raw")
-    columns = views.plain_columns(name for name in schema.names if name != DAY_COLUMN)
+    columns = views.plain_columns(name for name in schema.names if name != tables.DAY_COLUMN)
     return OpenView(view, rows, columns, missing=gone)
 
 
 def _rollups(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
     from tidemill.outputs.rollups.spec import spec_for
-    from tidemill.query.service import available
 
     spec = spec_for(stream)
     rows = _scan(warehouse.snapshot("rollups", stream.name), spec.schema, _ROLLUP_BOUNDS, tenant)
@@ -98,15 +97,13 @@ def _results(warehouse: Warehouse, view: View, stream: Stream, tenant: str | Non
 
 def _quarantine(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
     """Where all of a stream is one tenant's, so is what names none."""
-    from tidemill.raw.tables import QUARANTINE as COLUMNS
-
     snapshot = warehouse.snapshot("quarantine", stream.name)
     only = None
     if tenant is not None and stream.tenant.value != tenant:
         only = _theirs(warehouse, snapshot, tenant)
-    rows = _scan(snapshot, COLUMNS, _QUARANTINE_BOUNDS, None, only)
+    rows = _scan(snapshot, tables.QUARANTINE, _QUARANTINE_BOUNDS, None, only)
     gone = _expired(warehouse, stream.name, QUARANTINE, "quarantine")
-    return OpenView(view, rows, views.quarantine_columns(COLUMNS.names), missing=gone)
+    return OpenView(view, rows, views.quarantine_columns(tables.QUARANTINE.names), missing=gone)
 
 
 def _theirs(warehouse: Warehouse, snapshot: Snapshot | None, tenant: str) -> ds.Expression:
@@ -115,9 +112,7 @@ def _theirs(warehouse: Warehouse, snapshot: Snapshot | None, tenant: str) -> ds.
     only = equals(_TENANT, tenant)
     if snapshot is None:
         return only
-    from tidemill.raw.tables import QUARANTINE as COLUMNS
-
-    unnamed = parts_scan(snapshot, snapshot.parts, COLUMNS, (), ds.field(_TENANT).is_null())
+    unnamed = parts_scan(snapshot, snapshot.parts, tables.QUARANTINE, (), ds.field(_TENANT).is_null())
     for name in unnamed.scanner(columns=["slice"]).to_table().column("slice").unique().to_pylist():
         entry = warehouse.state.slice(name)
         lines = unnamed_lines(entry.slice.metadata if entry is not None else None, tenant)

@@ -17,6 +17,7 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+import duckdb
 import pyarrow as pa
 
 from tidemill.model.completeness import ROUND, Completeness, Pending, completeness
@@ -24,6 +25,8 @@ from tidemill.model.errors import QueryError, StorageError, TidemillError
 from tidemill.model.names import quoted
 from tidemill.model.time import format_duration
 from tidemill.query.plain_sql.checking import Statement, check
+from tidemill.query.plain_sql.opening import open_view
+from tidemill.query.plain_sql.scanning import FileScan
 from tidemill.query.plain_sql.views import OpenView, View, declared_views
 from tidemill.query.service import TenantChoice, arrivals, tenant_of
 from tidemill.storage.state.faults import faults_of, named
@@ -151,8 +154,6 @@ def run_sql(
 
 def list_views(warehouse: Warehouse) -> list[tuple[View, list[tuple[str, str]]]]:
     """All views with their columns and types. Nobody's rows are looked at."""
-    from tidemill.query.plain_sql.opening import open_view
-
     run = _Run(SqlLimits(256 << 20, 60_000_000))
     try:
         return [
@@ -178,8 +179,6 @@ def _opened(
 ) -> tuple[list[OpenView], dict[str, Completeness]]:
     """The views, and what each of their streams lacks. First what waits, then the tables: what is built
     meanwhile is in the answer and named as pending."""
-    from tidemill.query.plain_sql.opening import open_view
-
     streams = dict.fromkeys(view.stream for view in views)
     tenants = {stream: tenant_of(warehouse, stream, whose) for stream in streams}
     rolled = {view.stream for view in views if view.schema == "rollups"}
@@ -222,8 +221,6 @@ class _Run:
     """The engine of one statement, and the time it has left."""
 
     def __init__(self, limits: SqlLimits) -> None:
-        import duckdb
-
         self._limits = limits
         self._scans: list[OpenView] = []
         self._is_late = threading.Event()
@@ -284,8 +281,6 @@ class _Run:
 
     def _make(self, opened: OpenView) -> None:
         """One view. What it scans has the rows of its tenant only, whatever is said over it."""
-        from tidemill.query.plain_sql.scanning import FileScan
-
         source = f"source_{len(self._scans)}"
         if isinstance(opened.rows, FileScan):
             opened.rows.watch(self._check_time)
@@ -313,8 +308,6 @@ class _Run:
     @contextmanager
     def _errors(self) -> Iterator[None]:
         """What DuckDB says, as an error of ours. (In a stream of batches, Arrow says it.)"""
-        import duckdb
-
         try:
             yield
         except TidemillError:
