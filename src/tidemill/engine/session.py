@@ -126,7 +126,7 @@ def start_session(settings: SessionSettings = SessionSettings()) -> SparkSession
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     # Workers take and give back arrays of many megabytes all the time. Kept in the heap they are reused;
-    # mapped anew each time, every page of them would be a page fault.
+    # mapped again each time, every page of them would be a page fault.
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 30))
     # One thread per worker: Spark already runs one worker per core.

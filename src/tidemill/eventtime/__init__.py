@@ -1,5 +1,7 @@
-"""Event time: how a value becomes an instant, how far sources and streams have come, and rows in its order.
-Pure; no Spark, no I/O."""
+"""Event time: how a value becomes an instant, the watermarks of sources and streams, and rows in order.
+
+Pure; no Spark, no I/O.
+"""
 
 from tidemill.eventtime.clock import Clock
 from tidemill.eventtime.ordering import Ordering, Timed, Watermark

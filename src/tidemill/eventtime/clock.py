@@ -1,6 +1,6 @@
-"""The watermark of one source: what is late, and how far event time has come.
+"""The watermark of one source: how far event time has come, and which events are late.
 
-A value, not a thing with a life: `advance` returns a new clock, and none ever goes back.
+A clock is a value: `advance` returns a new one, and a watermark never goes back.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Event-time progress under a tolerated disorder of `tolerance` microseconds.
+    """Event-time progress that tolerates a disorder of `tolerance` microseconds.
 
-    There is no watermark before the first event. Absurd times must be turned away before a clock
-    sees them: one event of the year 9000 would make everything after it late.
+    There is no watermark before the first event. Absurd times must be rejected before a clock sees them: one
+    event of the year 9000 would make everything after it late.
     """
 
     tolerance: int
@@ -24,11 +24,11 @@ class Clock:
         assert self.tolerance >= 0, self.tolerance
 
     def is_late(self, ts: int) -> bool:
-        """At or before the watermark: at tolerance 0 an equal timestamp is late, too."""
+        """Return whether `ts` is at or before the watermark; with tolerance 0 an equal timestamp is late."""
         return self.watermark is not None and ts <= self.watermark
 
     def advance(self, max_ts: int) -> Clock:
-        """The clock after events up to `max_ts` were seen."""
+        """Return the clock after events up to `max_ts` were seen."""
         max_seen = max_ts if self.max_seen is None else max(self.max_seen, max_ts)
         target = max_seen - self.tolerance
         # A clock that is reopened with a larger tolerance has a target behind its watermark.

@@ -26,7 +26,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Timed(Generic[Row]):
-    """A row with its event time and what it takes in the buffer."""
+    """A row with its event time and its size in the buffer."""
 
     time: int
     row: Row
@@ -83,11 +83,11 @@ class Ordering(Generic[Row]):
         return out + self._bounded(), late
 
     def tick(self, now: int) -> list[Timed[Row] | Watermark]:
-        """Time passed: idle sources leave, which may move the watermark."""
+        """Advance time: idle sources leave, which may move the watermark."""
         return self._advance(self.clock.at(now))
 
     def stop(self) -> list[Timed[Row]]:
-        """What is still buffered, in order; no watermark follows."""
+        """Return what is still buffered, in order; no watermark follows."""
         rest = [heapq.heappop(self._heap)[2] for _ in range(len(self._heap))]
         self.buffered_bytes = 0
         return rest
@@ -104,7 +104,7 @@ class Ordering(Generic[Row]):
         return [*out, Watermark(clock.watermark)]
 
     def _bounded(self) -> list[Timed[Row] | Watermark]:
-        """Let go of the oldest, up to the least instant after which what is left fits."""
+        """Release the oldest rows, up to the first instant after which the rest fits."""
         if self.max_bytes is None or self.buffered_bytes <= self.max_bytes:
             return []
         kept = self.buffered_bytes

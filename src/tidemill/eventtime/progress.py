@@ -1,7 +1,6 @@
-"""The watermark of a stream: the least of its sources' that are not idle, which never goes back.
+"""The watermark of a stream: the lowest of its sources that are not idle. It never goes back.
 
-A value, and a pure function of the slices that came by: idleness is told by their arrivals, never by a wall
-clock.
+A value, and a pure function of the slices: idleness is measured by their arrivals, never by a wall clock.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from tidemill.eventtime.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class SourceClock:
-    """A source of a stream: its clock, and when it was heard of last."""
+    """A source of a stream: its clock, and the arrival of its last slice."""
 
     clock: Clock
     arrival: int
@@ -34,8 +33,11 @@ class StreamClock:
         assert self.idle_timeout is None or self.idle_timeout >= 0, self.idle_timeout
 
     def at(self, instant: int) -> StreamClock:
-        """As it stands at an arrival (or now): sources that fell silent for `idle_timeout` by then have left.
-        When all of them have, those that were heard of last still hold it."""
+        """Return the clock at an arrival (or now), without sources that were silent for `idle_timeout` by
+        then.
+
+        If all are silent, those with the latest slice still hold the watermark.
+        """
         marks = [s.clock.watermark for s in self._active(instant) if s.clock.watermark is not None]
         return self._moved(min(marks)) if marks else self
 
@@ -50,7 +52,7 @@ class StreamClock:
         return replace(met, sources={**self.sources, source: heard}).at(arrival)
 
     def forced(self, watermark: int) -> StreamClock:
-        """The buffer let go of everything up to `watermark`."""
+        """Return the clock after the buffer released everything up to `watermark`."""
         return self._moved(watermark)
 
     def _active(self, instant: int) -> list[SourceClock]:

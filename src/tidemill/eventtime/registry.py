@@ -38,7 +38,7 @@ def _in_range(us: int) -> int:
 
 
 def _kind(value: object) -> str:
-    """What JSON calls the type of `value`."""
+    """Return the JSON name of the type of `value`."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -59,7 +59,7 @@ def _floor(number: Decimal, exponent: int) -> int:
 
 
 def _unix(exponent: int) -> Parser:
-    """A parser of numbers whose unit is `10**exponent` microseconds."""
+    """Return a parser of numbers whose unit is `10**exponent` microseconds."""
 
     def parse(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -125,7 +125,7 @@ def register(name: str, parser: Parser) -> None:
 
 
 def resolve(name: str) -> Parser:
-    """The parser of a type, from a third party's entry point when no other has the name."""
+    """Return the parser of a type, from an entry point if no registered type has the name."""
     if name not in _parsers:
         found = {point for point in entry_points(group=ENTRY_POINTS) if point.name == name}
         if not found:
@@ -142,12 +142,13 @@ def resolve(name: str) -> Parser:
 
 
 def registered() -> tuple[str, ...]:
-    """Every type that `resolve` knows, those of installed packages included, by name."""
+    """Return the names of every type that `resolve` knows, including those of installed packages."""
     return tuple(sorted({*_parsers, *(point.name for point in entry_points(group=ENTRY_POINTS))}))
 
 
 class Registered(Collection[str]):
-    """The same names, looked up when somebody asks. To know a built-in type, no installed package is read."""
+    """The same names, looked up when they are used. A built-in type is found without reading installed
+    packages."""
 
     def __contains__(self, name: object) -> bool:
         return name in _parsers or name in registered()
@@ -168,7 +169,8 @@ class Origin:
 
 
 def origin(name: str) -> Origin:
-    """Of a registered type; nothing is loaded to tell it. InputError for one that `resolve` does not know."""
+    """Return where a registered type comes from, without loading it. Raises InputError for an unknown
+    type."""
     if name in _BUILT_IN:
         return Origin("built_in")
     found = sorted({_described(point) for point in entry_points(group=ENTRY_POINTS) if point.name == name})
@@ -179,7 +181,7 @@ def origin(name: str) -> Origin:
 
 
 def fault_of(name: str) -> str | None:
-    """Why a registered type cannot be used; None when it can. A third party's parser is loaded for that."""
+    """Return why a registered type cannot be used; None if it can. It loads a third party's parser."""
     try:
         resolve(name)
     except InputError as error:

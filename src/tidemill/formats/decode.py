@@ -69,7 +69,7 @@ def decode(
 
 
 def line_blocks(pieces: Iterable[bytes]) -> Iterator[bytearray]:
-    """Pieces cut anew so that each block ends with a line (the last one, with the content). Of a line
+    """Pieces cut again so that each block ends with a line (the last one, with the content). Of a line
     longer than MAX_RECORD only that much is kept. A byte order mark at the start is dropped."""
     carry = bytearray()
     skipping = False

@@ -1,1 +1,1 @@
-"""How slices come in: which files, what they are, and landing them so that acknowledged means durable."""
+"""Lands slices: finds files, recognises their format, and makes them durable before they are acknowledged."""

@@ -29,7 +29,7 @@ _FINAL: Final = re.compile(r"([0-9a-f]{64})\.[a-z.]+")
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What was found and done."""
+    """What was found and repaired."""
 
     entered: tuple[SliceEntry, ...]  # whole slices of a dead process, now in the ledger
     removed: tuple[str, ...]  # temporaries, and copies of slices that the ledger has elsewhere
@@ -94,8 +94,7 @@ def adopt(
 
 
 def adopt_for(warehouse: Path, state: Ledger, streams: Collection[str]) -> Adopted:
-    """`adopt` for whoever works on these streams: trouble in the folder of another is logged, and left to the
-    rounds of that one."""
+    """Call `adopt` for these streams. Trouble with the folder of another stream is only logged."""
 
     def fault(stream: str, error: StorageError) -> None:
         if stream in streams:
@@ -115,7 +114,7 @@ def _enter(
 
 
 def _orphans(warehouse: Path, state: Ledger, note: LandingNote) -> list[NewSlice]:
-    """Slices that got their final name, and with it all their bytes, but no place in the ledger."""
+    """Yield slices that have their final name, and so all their bytes, but no entry in the ledger."""
     return [
         new for new in note.slices if state.slice(new.id) is None and _size(warehouse / new.path) == new.size
     ]
@@ -158,7 +157,7 @@ def _files(warehouse: Path) -> Iterator[Path]:
 
 
 def _is_copy(warehouse: Path, state: Ledger, id_: str, path: Path) -> bool:
-    """The ledger has this slice in another file, which is there."""
+    """Return whether the ledger has this slice in another file that exists."""
     entry = state.slice(id_)
     if entry is None:
         return False

@@ -1,4 +1,4 @@
-"""What callers give, made into what the rooms take: instants as text or microseconds, names of formats."""
+"""Converts the arguments of callers: instants as text or microseconds, names of formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def instant(given: Instant) -> int:
 
 
 def span(start: Instant | None, end: Instant | None) -> Interval:
-    """All of time where no end is given."""
+    """Return the interval; an end that is None is open."""
     return Interval(
         instant(start) if start is not None else MIN_INSTANT, instant(end) if end is not None else MAX_INSTANT
     )
@@ -25,12 +25,13 @@ def span(start: Instant | None, end: Instant | None) -> Interval:
 def bounds(
     stream: Stream, start: Instant | None, end: Instant | None, *, many: bool = False
 ) -> Interval | None:
-    """Declared bounds of a slice; None: none are. `many`: they may span more windows than usual."""
+    """Return the declared bounds of a slice; None if there are none. `many` allows more windows than
+    usual."""
     return declared_bounds(stream, start, end, many=many)
 
 
 def format_of(stream: Stream, wanted: str | Format | None) -> Format | None:
-    """Of a slice: as asked for, else as its stream declares it; None: it is found out by looking."""
+    """Return the format of a slice: as requested, else as its stream declares it; None to recognise it."""
     chosen = wanted or stream.format
     if chosen == "auto":
         return None

@@ -1,4 +1,4 @@
-"""Declared bounds that cannot be meant: found when a slice lands, not when its windows are laid out."""
+"""Checks declared bounds when a slice lands, so that an absurd one is refused before its windows are made."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MAX_WINDOWS: Final = 100_000  # that one slice may touch, once somebody said so:
 
 
 class TooManyWindowsError(InputError):
-    """Bounds that would make more windows than a stream allows unasked."""
+    """The bounds touch more windows than a stream allows without confirmation."""
 
     code = "too_many_windows"
 
 
 def parse_bound(text: str) -> int:
-    """An instant that says its offset from UTC: a bound that is an hour off covers what nobody fetched."""
+    """Parse an instant with an offset from UTC. A bound without one could be hours off, and is refused."""
     found = parse_instant(text)
     if not has_offset(text):
         raise InputError(
@@ -31,7 +31,8 @@ def parse_bound(text: str) -> int:
 def declared_bounds(
     stream: Stream, start: str | int | None, end: str | int | None, *, many: bool = False
 ) -> Interval | None:
-    """Of a slice of the stream, as its sender gives them (text, or microseconds); None: none are."""
+    """Return the bounds of a slice as its sender gives them (text or microseconds); None if there are
+    none."""
     if start is None and end is None:
         return None
     if start is None or end is None:
@@ -45,8 +46,8 @@ def declared_bounds(
 
 
 def check_bounds(stream: Stream, declared: Interval, *, many: bool = False) -> None:
-    """InputError when bounds cover no time, or touch more windows than the stream allows; `many`: somebody
-    was asked, and means it."""
+    """Raise InputError if bounds are empty or touch more windows than the stream allows; `many` skips the
+    latter."""
     if declared.end <= declared.start:
         raise InputError(
             f"declared bounds {declared} cover no time",

@@ -1,7 +1,7 @@
-"""A command to ingest: an object that is already in storage, the time it covers, and what its dataset is.
+"""Reads an IngestDataCommand: an object already in storage, the time it covers, and its dataset metadata.
 
-It is read and checked here, with every mistake told by its place; landing it is for the caller. What the
-sender says of the dataset goes with the slice, but what the stream itself declares is never overruled.
+Every mistake is reported with its position. The caller lands the slice; metadata is stored with it and
+decides nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DATASET: Final = (
 
 @dataclass(frozen=True, slots=True)
 class IngestCommand:
-    """A checked command. Without a payload nothing happened in the time it covers: an empty slice."""
+    """A checked command. Without a payload it is an empty slice: nothing happened in the time it covers."""
 
     stream: str
     declared: Interval
@@ -45,13 +45,13 @@ class IngestCommand:
 
     @property
     def name(self) -> str:
-        """What people call the slice."""
+        """The name of the slice for people."""
         if self.payload is not None:
             return self.payload.name
         return f"nothing ({self.id})" if self.id else "nothing"
 
     def check(self, stream: Stream) -> None:
-        """InputError when it says something else of the windows than the stream declares."""
+        """Raise InputError if the command's windows differ from those that the stream declares."""
         said = {
             "aggregation_span": (self.aggregation_span, stream.aggregation_span),
             "subject_to_change_window": (self.subject_to_change_window, stream.subject_to_change_window),
@@ -67,7 +67,8 @@ class IngestCommand:
 
 
 def read_command(text: bytes, where: str, folder: Path) -> IngestCommand:
-    """The command in a JSON text; relative locations start from `folder`. InputError names what is wrong."""
+    """Parse the command in a JSON text; relative locations start from `folder`. InputError names what is
+    wrong."""
     fields = _Fields(_parse(text, where), where, "")
     fields.only(_COMMAND)
     metadata = fields.section("metadata")
@@ -97,7 +98,7 @@ def read_command(text: bytes, where: str, folder: Path) -> IngestCommand:
 
 @dataclass(frozen=True, slots=True)
 class _Fields:
-    """An object of the command, and how to say where in it something is wrong. null is the same as absent."""
+    """An object of the command, and the path to it for errors. null is the same as absent."""
 
     values: Mapping[str, object]
     where: str

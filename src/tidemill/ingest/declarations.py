@@ -20,7 +20,8 @@ from tidemill.storage.state.protocol import Logs
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """From then on all tiles are made for these metrics, but those before `sealed`, which raw is gone for."""
+    """From this instant on all tiles are made for these metrics, except those before `sealed`, whose raw
+    is gone."""
 
     stream: str
     metrics: Mapping[str, DeclaredMetric]
@@ -29,7 +30,7 @@ class Declaration:
 
 
 class DeclarationLog:
-    """The log of one warehouse. What it says is read again only when the file has changed."""
+    """The log of one warehouse. It is read again only when the file has changed."""
 
     def __init__(self, warehouse: Path, state: Logs) -> None:
         self._file = LineFile(warehouse, layout.DECLARATIONS, _parse)
@@ -38,7 +39,7 @@ class DeclarationLog:
         self._seen: tuple[int, int] | None = None
 
     def of(self, stream: str) -> Sequence[Declaration]:
-        """Those of a stream, in order; the last one is what its tiles are made for."""
+        """Return the declarations of a stream in order; its tiles are made for the last one."""
         try:
             found = self._file.path.stat()
         except FileNotFoundError:
@@ -52,7 +53,7 @@ class DeclarationLog:
         return self._known.get(stream, ())
 
     def built(self, stream: str, metrics: Mapping[str, DeclaredMetric], sealed: int | None, now: int) -> None:
-        """All tiles that can be are made for these metrics; nothing happens when they were before."""
+        """Record that all tiles are made for these metrics, unless that is recorded already."""
         known = self.of(stream)
         if known and known[-1].metrics == metrics:
             return
@@ -63,7 +64,7 @@ class DeclarationLog:
             self._file.record(self._state)
 
     def lines(self) -> Iterator[Declaration]:
-        """All of them, in order. DamageError when one is missing or changed."""
+        """Yield all declarations in order. Raises DamageError when one is missing or changed."""
         yield from self._file.all(self._state.log_head(self._file.name))
 
     def record(self) -> None:

@@ -25,7 +25,7 @@ DATASETS: Final = "datasets"
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What is before an instant is let go."""
+    """Everything of one kind before an instant is deleted."""
 
     stream: str
     what: str  # raw, quarantine, datasets, or rollups:<level>
@@ -34,7 +34,7 @@ class Expiry:
 
 
 class ExpiryLog:
-    """The log of one warehouse. What it says is read again only when the file has changed."""
+    """The log of one warehouse. It is read again only when the file has changed."""
 
     def __init__(self, warehouse: Path, state: Logs) -> None:
         self._file = LineFile(warehouse, layout.EXPIRIES, _parse)
@@ -43,7 +43,7 @@ class ExpiryLog:
         self._seen: tuple[int, int] | None = None
 
     def append(self, acts: Sequence[Expiry]) -> None:
-        """Make them durable, in this order; they are carried out after that."""
+        """Make the expiries durable, in this order. They are carried out after that."""
         with self._file.locked():
             tail = self._file.tail(self._state.log_head(self._file.name))
             self._file.append([_text(act) for act in acts], tail, "record the expiry")
@@ -51,7 +51,7 @@ class ExpiryLog:
         failpoint("expire.after_log")
 
     def lines(self) -> Iterator[Expiry]:
-        """All of them, in order. DamageError when one is missing or changed."""
+        """Yield all expiries in order. Raises DamageError when one is missing or changed."""
         yield from self._file.all(self._state.log_head(self._file.name))
 
     def record(self) -> None:
@@ -63,7 +63,7 @@ class ExpiryLog:
         return self._file.mend(self._state)
 
     def horizons(self, stream: str) -> Mapping[str, int]:
-        """Per kind of thing the newest instant before which it was let go."""
+        """Return for each kind the newest instant before which it was deleted."""
         try:
             found = self._file.path.stat()
         except FileNotFoundError:
@@ -78,11 +78,11 @@ class ExpiryLog:
         return self._known.get(stream, {})
 
     def seal(self, stream: str) -> int | None:
-        """The instant before which raw is gone: what was made of it stands, and is never made again."""
+        """Return the instant before which raw is gone: outputs before it stay, and are never rebuilt."""
         return self.horizons(stream).get(RAW)
 
     def refused_before(self, stream: Stream) -> int | None:
-        """Events before this instant are not accepted any more; None: all are."""
+        """Return the instant before which events are refused; None if all are accepted."""
         return self.seal(stream.name) if stream.retention.sealed == "refuse" else None
 
 

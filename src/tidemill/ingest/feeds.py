@@ -1,7 +1,7 @@
-"""Slices of request/response feeds: what a raw manifest says is complete is landed, each hash once.
+"""Lands the slices of request/response feeds: each entry that a raw manifest calls complete, once.
 
-The ledger alone says what was landed: what a process remembers here only saves it from
-looking again, and can be lost. Nothing is ever written to the feed.
+The ledger alone says what has landed; what a process remembers only saves work and can be lost. Nothing is
+ever written to the feed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sourced:
 
 @dataclass(frozen=True, slots=True)
 class _Sealed:
-    """What the ledger has of a hash."""
+    """The ledger's record of a hash."""
 
     id: str
     declared: Interval | None
@@ -72,7 +72,7 @@ class _Sealed:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A manifest as it was looked at."""
+    """A manifest as it was last read."""
 
     version: FileVersion
     left: Mapping[Path, FileVersion | None]  # responses that could not be landed, as they were then
@@ -80,13 +80,13 @@ class _Seen:
 
 
 class ResponseError(InputError):
-    """A response that is not whole: nothing of it is taken."""
+    """A response is incomplete; nothing of it is landed."""
 
     code = "bad_response"
 
 
 class Sources:
-    """The manifests that a project names, and those that callers do."""
+    """The manifests that a project or a caller names."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
@@ -98,7 +98,7 @@ class Sources:
         self._counted: dict[Path, tuple[FileVersion, Mapping[str, int]]] = {}
 
     def watch(self, stream: Stream, now: int) -> None:
-        """Land what has become complete. What is wrong with a manifest is logged once; it stops nothing."""
+        """Land entries that have become complete. An error of a manifest is logged once and stops nothing."""
         if self._warehouse.state.retractions() != self._retractions:
             self._seen.clear()  # a hash may have been reopened
         for path in self._found(stream):
@@ -113,7 +113,7 @@ class Sources:
         names: Sequence[str | Path],
         progress: Callable[[], None] | None = None,
     ) -> Sourced:
-        """Land what is complete in these manifests (files, the folders that hold them, globs)."""
+        """Land complete entries of these manifests (files, folders that hold them, globs)."""
         declared, now = self._warehouse.project.stream(stream), self._warehouse.clock()
         landed: list[Landed] = []
         refused: list[Refused] = []
@@ -134,7 +134,7 @@ class Sources:
         return Sourced(LandedMany(tuple(landed), tuple(refused)), sealed, dict(waiting))
 
     def counts(self, stream: Stream) -> Mapping[str, int]:
-        """Slices of the manifests that a stream names, by status; landed or not."""
+        """Count the slices of a stream's manifests by status, landed or not."""
         total = Counter[str]()
         for path in self._found(stream):
             version = _version(path)
@@ -151,7 +151,7 @@ class Sources:
         return {str(status): total[status] for status in order if total[status]}
 
     def _found(self, stream: Stream) -> list[Path]:
-        """The manifests that there are, each once."""
+        """Return the manifests that exist, each once."""
         root = self._warehouse.project.root
         found: dict[Path, None] = {}
         for pattern in stream.manifests.files:
@@ -252,7 +252,7 @@ class Sources:
         return Sourced(both, sealed, dict(waiting)), version, left
 
     def _land_nothing(self, stream: Stream, manifest: RawManifest, one: RawSlice, now: int) -> Landed:
-        """A slice without rows that covers what the feed says is empty."""
+        """Land a slice without rows for a span that the feed calls empty."""
         return self._warehouse.landing.land_bytes(
             stream.name,
             b"",
@@ -364,7 +364,7 @@ def _offer(stream: Stream, manifest: RawManifest, one: RawSlice, folder: Path) -
 
 
 def _inside(one: RawSlice, folder: Path) -> Path:
-    """The response behind every link, which is not to lead out of the folder."""
+    """Return the real path of the response; a link that leads out of the folder is refused."""
     path = (folder / one.response).resolve()
     if not path.is_relative_to(folder.resolve()):
         raise InputError(
@@ -376,12 +376,12 @@ def _inside(one: RawSlice, folder: Path) -> Path:
 
 
 def _file(path: Path) -> Path:
-    """A folder stands for the manifest in it."""
+    """Return the manifest file; a folder stands for the manifest in it."""
     return path / FILE_NAME if path.is_dir() else path
 
 
 def _read(path: Path) -> tuple[RawManifest, FileVersion]:
-    """A manifest, and the file as it was before it was read: what is written meanwhile is seen next time."""
+    """Read a manifest, and the file's state before it: a later write is seen next time."""
     try:
         with path.open("rb") as file:
             version = _version_of(os.fstat(file.fileno()))

@@ -1,6 +1,6 @@
-"""Files that are named, and IngestDataCommands that name them: each is landed with its bounds and metadata.
+"""Lands named files, and the objects that IngestDataCommands name, with their bounds and metadata.
 
-What cannot be landed is refused and does not keep the others out.
+A file that cannot be landed is refused and does not stop the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def land_files(
     *,
     empty: bool,
 ) -> LandedMany:
-    """Land files (paths, globs, folders, `-` for standard input); with `empty` that there are none."""
+    """Land files (paths, globs, folders, `-` for standard input); `empty` declares that there are none."""
     if empty:
         if files or bounds is None:
             raise InputError(

@@ -34,13 +34,13 @@ class Flight:
         return folder / f".{self.token}-{number}.tmp"
 
     def note(self, new: NewSlice) -> None:
-        """Say what is about to get its final name."""
+        """Record which slice is about to get its final name."""
         os.write(self._descriptor, json.dumps(as_fields(new)).encode() + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
 class LandingNote:
-    """What is left of a flight."""
+    """The note that a landing left behind."""
 
     path: Path
     token: str
@@ -84,7 +84,7 @@ def is_landing(warehouse: Path) -> bool:
 
 @contextmanager
 def notes_of(warehouse: Path) -> Iterator[list[LandingNote]]:
-    """All notes there are. Dead ones stay locked inside, so that two sweeps do not do the same."""
+    """Yield all notes. Dead ones stay locked inside the block, so that two sweeps do not do the same work."""
     descriptors: list[int] = []
     found: list[LandingNote] = []
     try:

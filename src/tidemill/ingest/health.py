@@ -1,4 +1,4 @@
-"""What an operator should know of how slices come in: damaged logs of gateways, a clock that was put back."""
+"""What an operator should know about ingestion: damaged gateway logs, a clock that was set back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IngestHealth:
-    """Empty and 0 while all is well."""
+    """The findings; empty and 0 while all is well."""
 
     damaged: tuple[Damage, ...] = ()  # stretches of logs that were set aside
     clock_behind: int = (

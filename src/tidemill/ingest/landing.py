@@ -62,7 +62,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class LandedMany:
-    """What became of several files: each is in one of the two, in the order given."""
+    """The files that landed and those that were refused, each in the order given."""
 
     landed: tuple[Landed, ...]
     refused: tuple[Refused, ...]
@@ -70,7 +70,7 @@ class LandedMany:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A file whose source knows what it covers, and calls it by a name of its own."""
+    """A file whose source declares its bounds and name."""
 
     path: Path
     name: str
@@ -80,7 +80,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPiece:
-    """Records that leave quarantine together."""
+    """Records that leave quarantine together, as one slice."""
 
     content: bytes
     name: str
@@ -90,7 +90,7 @@ class ReplayPiece:
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where a slice comes from; what is landed at once is of one stream and arrival."""
+    """Where slices come from: all that are landed at once share a stream and an arrival."""
 
     stream: str
     source: str
@@ -108,7 +108,7 @@ class _Origin:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """Something to land: what its sender calls it, what errors call it, and how to read it."""
+    """One file to land: its name for the ledger, its name for errors, and how to open it."""
 
     name: str
     shown: str
@@ -121,14 +121,14 @@ _Given = tuple[Path, _Origin, _Item]
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A checked, durable copy under a temporary name, and what it will be."""
+    """A checked, durable copy under a temporary name, and the slice it will become."""
 
     temporary: Path
     new: NewSlice
 
 
 class Landing:
-    """Where slices come into one warehouse. Safe to use from several threads and processes."""
+    """Lands slices in one warehouse. Threads and processes can use it at the same time."""
 
     def __init__(self, warehouse: Path, state: Ledger) -> None:
         self._warehouse = warehouse
@@ -188,7 +188,7 @@ class Landing:
     def land_replays(
         self, stream: str, pieces: Sequence[ReplayPiece], *, arrival: int, source: str
     ) -> list[Landed]:
-        """Records that were rejected, as NDJSON, one slice for each piece; all of them or none."""
+        """Land rejected records as NDJSON, one slice for each piece; all of them or none."""
         origin = _Origin(stream, source, arrival, Format.NDJSON, None)
         landed, refused = self._land(
             [
@@ -229,7 +229,7 @@ class Landing:
         source: str = "file",
         progress: Callable[[Landed | Refused], None] | None = None,
     ) -> LandedMany:
-        """`land_many` files that each have bounds, a name and metadata of their own."""
+        """Land files that each have bounds, a name and metadata of their own, as `land_many` does."""
         given = (
             (
                 one.path,
@@ -251,7 +251,8 @@ class Landing:
         source: str = "file",
         progress: Callable[[Landed | Refused], None] | None = None,
     ) -> LandedMany:
-        """`land_many` what paths, globs, folders and `-` name; a name that leads nowhere is refused."""
+        """Land what paths, globs, folders and `-` name, as `land_many` does; a name without files is
+        refused."""
         paths, wrong = expand(names)
         done = self.land_many(
             stream, paths, arrival=arrival, format=format, declared=declared, source=source, progress=progress
@@ -337,11 +338,11 @@ class Landing:
         return [Landed(entry, new=entry.landings == 1) for entry in entries]
 
     def arrival(self, now: int) -> int:
-        """The arrival of what is landed `now`: just behind the last one where the clock was put back."""
+        """Return the arrival of what is landed `now`: just after the last one if the clock was set back."""
         return next_arrival(self.last_arrival(), now)
 
     def last_arrival(self) -> int:
-        """The latest in the ledger; windows of gateways may land a little out of their order."""
+        """Return the latest arrival in the ledger; windows of gateways may land slightly out of order."""
         newest = self._state.slices(newest=True, limit=_RECENT)
         return max((entry.slice.arrival for entry in newest), default=-(1 << 62))
 
@@ -374,15 +375,14 @@ class Landing:
 
 
 def next_arrival(last: int, now: int) -> int:
-    """The arrival of what comes `now`. While a clock that was put back has not caught up, it is just behind
-    the `last` one: arrivals never go back."""
+    """Return the arrival of a slice that lands `now`. If the clock was set back, it is just after the
+    `last` one: arrivals never go back."""
     return now if now >= last else last + 1
 
 
 def _side_by_side(copies: Sequence[Callable[[], _Staged]]) -> Sequence[Callable[[], _Staged]]:
-    """What gives the result of each. Copying, hashing and syncing are the work of the disk and of OpenSSL:
-    several go at once. For one alone no thread is started, which would take longer than to copy a small file.
-    """
+    """Return the result of each call. Copying, hashing and syncing run in parallel threads; one alone runs
+    without a thread, which would take longer than to copy a small file."""
     if len(copies) == 1:
         return copies
     with ThreadPoolExecutor(min(len(copies), THREADS)) as pool:
@@ -395,7 +395,7 @@ def _stage_item(origin: _Origin, temporary: Path, item: _Item) -> _Staged:
 
 
 def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str, file_name: str) -> _Staged:
-    """Copy, hash, check and sync. On any error the temporary is removed."""
+    """Copy, hash, check and sync. On any error the temporary file is removed."""
     try:
         head, size, digest = _copy(content, temporary, name)
         format_, codec = _checked(origin, temporary, head, file_name)
@@ -425,7 +425,7 @@ def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str, file_
 
 
 def _copy(content: BinaryIO, temporary: Path, name: str) -> tuple[bytes, int, str]:
-    """The head, the size and the sha256 of what was copied."""
+    """Return the head, the size and the sha256 of what was copied."""
     head, size, digest = b"", 0, hashlib.sha256()
     with storage_errors("write the slice", temporary), temporary.open("xb", buffering=0) as file:
         while piece := _read(content, name):
@@ -440,7 +440,7 @@ def _copy(content: BinaryIO, temporary: Path, name: str) -> tuple[bytes, int, st
 
 
 def content_digest(path: Path) -> str:
-    """The sha256 of a slice's bytes, as its id was made of."""
+    """Return the sha256 of a slice's bytes, as its id was made of."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -41,7 +41,7 @@ class Tail(Generic[Line]):
 
 @dataclass(frozen=True, slots=True)
 class _End(Generic[Line]):
-    """The last line that can be read, where it ends, and where the file does."""
+    """The last readable line, where it ends, and where the file ends."""
 
     tail: Tail[Line]
     at: int
@@ -51,7 +51,7 @@ class _End(Generic[Line]):
 
     @property
     def is_changed(self) -> bool:
-        """Whether the line is not the one that was written behind the one before it."""
+        """Return whether the line is not the one that was written after the line before it."""
         if self.tail.head is None:
             return False
         if self.before is None:
@@ -76,7 +76,7 @@ class _Lines:
 
 
 class LineFile(Generic[Line]):
-    """Lines as `parse` reads them; it answers None for what is no line. Every method opens the file anew.
+    """Lines as `parse` reads them; it answers None for what is no line. Every method opens the file again.
     `known` is the head of the log as the state has it, asked for before: the log may be ahead of that, and
     is damaged when it is behind."""
 
@@ -99,12 +99,12 @@ class LineFile(Generic[Line]):
     # -- reading
 
     def all(self, known: LogHead | None = None) -> Iterator[Line]:
-        """From the first; a tail that cannot be read is left out, unless the state knows of it."""
+        """Yield lines from the first. An unreadable tail is skipped, unless the state knows of it."""
         for line, _ in self._follow(known):
             yield line
 
     def texts(self, known: LogHead | None = None) -> list[bytes]:
-        """The lines as they are in the file."""
+        """Return the lines as they are in the file."""
         return [text for _, text in self._follow(known)]
 
     def _follow(self, known: LogHead | None) -> Iterator[tuple[Line, bytes]]:
@@ -127,13 +127,13 @@ class LineFile(Generic[Line]):
         return self.path.exists() or state.log_head(self.name) is not None
 
     def must_be_new(self, state: Logs) -> None:
-        """The file is not there: DamageError, unless nothing was ever written to it."""
+        """Raise DamageError if a missing file was ever written to."""
         known = state.log_head(self.name)
         if known is not None and not self.path.exists():
             raise self.damage(self._behind(EMPTY_LOG, known))
 
     def head(self) -> LogHead | None:
-        """Of the log as it is, read from its first line; None: no line has a checksum."""
+        """Return the head of the log, read from its first line; None if no line has a checksum."""
         chain = ChainReader()
         for text in self.texts():
             chain.read(text)
@@ -143,7 +143,7 @@ class LineFile(Generic[Line]):
         return DamageError(what, where=self.path.relative_to(self._warehouse).as_posix())
 
     def _must_be_torn(self, chain: ChainReader, rest: BinaryIO, *, is_line: bool) -> None:
-        """What cannot be read is the last thing in the file: a crash left it."""
+        """Check that an unreadable line is the last thing in the file, left by a crash."""
         if is_line or any(self._parse(text) for text in rest):
             raise self.damage(f"line {chain.head.lines + 1} is not the one that was written there")
 
@@ -155,8 +155,10 @@ class LineFile(Generic[Line]):
     # -- writing, in the lock
 
     def append(self, bodies: Sequence[bytes], tail: Tail[Line], act: str) -> LogHead:
-        """Lines (JSON objects, as text) behind this tail; the head of the log then. When it returns they are
-        on disk; when it raises nothing is there."""
+        """Append lines (JSON objects as text) after this tail, and return the new head of the log.
+
+        When it returns they are on disk; when it raises, none is.
+        """
         content, head = chained_all(self._head_behind(tail), bodies)
         with storage_errors(act, self.path):
             created = not self.path.exists()
@@ -198,7 +200,7 @@ class LineFile(Generic[Line]):
         return chain.head
 
     def replace(self, bodies: Sequence[bytes]) -> LogHead:
-        """Write the log anew; its head. The state must have forgotten the one before."""
+        """Rewrite the log and return its head. The state must have forgotten the old one."""
         content, head = chained_all(EMPTY_LOG, bodies)
         self._put_back(content)
         return head
@@ -255,7 +257,8 @@ class LineFile(Generic[Line]):
         return _Lines(good, max([len(texts), *heads]), is_whole=is_whole)
 
     def record(self, state: Logs) -> None:
-        """The state takes the log as it is, in the lock: its head, and a copy of the lines that came."""
+        """Make the state take the log as it is: its head, and a copy of new lines. The caller must hold
+        the lock."""
         known = state.log_head(self.name)
         texts = self.texts() if known is None else self._since(known)
         head = head_at(texts[-1]) if texts else None
@@ -263,8 +266,11 @@ class LineFile(Generic[Line]):
             state.record_log(self.name, head, texts)
 
     def restore(self, state: Logs) -> bool:
-        """Write the log anew from the copy that the state has of it, in the lock. What came behind that, and
-        is whole, stays. False: the state has no copy of all lines."""
+        """Rewrite the log from the state's copy; returns False if the copy is incomplete. The caller must
+        hold the lock.
+
+        Valid lines after the copy are kept.
+        """
         head, texts = state.log_head(self.name), state.log_lines(self.name)
         if head is None or len(texts) != head.lines:
             return False
@@ -294,7 +300,7 @@ class LineFile(Generic[Line]):
         return damaged
 
     def is_damaged(self, state: Logs) -> bool:
-        """Whether a line is missing or changed, of all that there are."""
+        """Return whether any line is missing or changed."""
         try:
             for _ in self._follow(state.log_head(self.name)):
                 pass
@@ -304,7 +310,7 @@ class LineFile(Generic[Line]):
         return False
 
     def tail(self, known: LogHead | None = None) -> Tail[Line]:
-        """The last line; what a crash left behind it is cut off."""
+        """Return the last line. What a crash left after it is cut off."""
         found = self._find_end()
         if known is not None:
             self._hold_against(found, known)
@@ -356,12 +362,12 @@ class LineFile(Generic[Line]):
         return (found.tail.head or EMPTY_LOG).lines > known.lines and not found.is_changed
 
     def _since(self, known: LogHead) -> list[bytes]:
-        """The lines behind those that the state knows, as they are in a file whose tail is whole."""
+        """Return the lines after those that the state knows, of a file with a valid tail."""
         head = self._find_end().tail.head or EMPTY_LOG
         return self._last(head.lines - known.lines)
 
     def last(self, count: int) -> list[Line]:
-        """The last `count` lines of a file whose tail is whole."""
+        """Return the last `count` lines of a file with a valid tail."""
         lines = [line for text in self._last(count) if (line := self._parse(text))]
         assert len(lines) == count, (len(lines), count)
         return lines

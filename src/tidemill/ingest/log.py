@@ -41,7 +41,7 @@ class Line:
 
 
 class LandingLog:
-    """The log of one warehouse. Every method opens the file anew: any number of processes may use it."""
+    """The log of one warehouse. Every method opens the file again: any number of processes may use it."""
 
     def __init__(self, warehouse: Path) -> None:
         self._file = LineFile(warehouse, layout.LANDINGS, _parse)
@@ -78,7 +78,7 @@ class LandingLog:
         yield from self._file.all(state.log_head(self._file.name) if state is not None else None)
 
     def mend(self, state: Ledger) -> bool:
-        """If the log is damaged, write it anew from the ledger, which knows as much; whether it was."""
+        """If the log is damaged, write it again from the ledger, which knows as much; whether it was."""
         with self._file.locked():
             damaged = self._file.is_damaged(state)
             if damaged:
@@ -93,7 +93,7 @@ class LandingLog:
             self._rewrite(state)
 
     def record(self, state: Ledger) -> None:
-        """The state takes the head of the log as it is, for one that `recover` made anew."""
+        """The state takes the head of the log as it is, for one that `recover` made again."""
         with self._file.locked():
             head = self._file.head()
             if head is not None:
@@ -127,7 +127,7 @@ class LandingLog:
         return _Settled(tail, logged)
 
     def _rewrite(self, state: Ledger) -> _Settled:
-        """Write the log anew from a state that knows more: the log was lost, changed, or taken from an old
+        """Write the log again from a state that knows more: the log was lost, changed, or taken from an old
         copy. Until that is done, the state remembers no head that the new log has not."""
         entries = state.slices()
         landed = [(entry.slice, again) for entry, again in retold(entries)]

@@ -84,7 +84,7 @@ class RetractionLog:
             self._file.append([_text(line) for line in lines], self._file.tail(), "record the retractions")
 
     def mend(self, state: State) -> bool:
-        """If the log is damaged, write it anew from the state: from its copy of the lines, else as the ledger
+        """If the log is damaged, rewrite it from the state: from its copy of the lines, else as the ledger
         tells them. Whether it was."""
         with self._file.locked():
             damaged = self._file.is_damaged(state)

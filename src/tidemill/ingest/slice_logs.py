@@ -52,7 +52,7 @@ def check_log(warehouse: Path, state: State, name: str) -> bool:
 
 
 def mend_log(warehouse: Path, state: State, name: str) -> bool:
-    """If the log is damaged, write it anew from what the state knows; whether it was. DamageError when the
+    """If the log is damaged, write it again from what the state knows; whether it was. DamageError when the
     state does not know enough."""
     mend: dict[str, Callable[[], bool]] = {
         layout.LANDINGS: lambda: LandingLog(warehouse).mend(state),
@@ -106,7 +106,7 @@ def _is_line(text: bytes) -> bool | None:
 
 
 def record_logs(warehouse: Path, state: State) -> None:
-    """A state that was made anew takes the logs as they are."""
+    """A state that was made again takes the logs as they are."""
     LandingLog(warehouse).record(state)
     RetractionLog(warehouse).record(state)
     ExpiryLog(warehouse, state).record()

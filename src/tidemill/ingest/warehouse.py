@@ -100,7 +100,7 @@ class Warehouse:
         return found
 
     def forget(self, stream: str) -> None:
-        """Open the tables of a stream anew when they are needed next."""
+        """Open the tables of a stream again when they are needed next."""
         for key in [key for key in self._tables if key[1] == stream]:
             del self._tables[key]
         self.readers.forget(stream)

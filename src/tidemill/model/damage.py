@@ -1,4 +1,4 @@
-"""What can be damaged in a warehouse, and how a damaged file is named."""
+"""Kinds of files that can be damaged, and how a damaged file is described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be done to a vector, and what a delta is. Values only; the algebra is in the room `chains`."""
+"""The operations on a vector, and a delta. Values only; `outputs/vectors` applies them."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class IncompleteError(TidemillError):
 
 
 class ConflictError(TidemillError):
-    """Another writer committed first; look again and decide anew."""
+    """Another writer committed first; look again and decide again."""
 
     code = "conflict"
     retry = Retry.REFRESH

@@ -1,4 +1,4 @@
-"""What goes by the retention of its stream: one step for each kind of thing. Values only."""
+"""One step of an expiry plan: what is deleted of one kind of data of one stream. Values only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.model.time import format_duration, format_instant
 
 @dataclass(frozen=True, slots=True)
 class ExpiryStep:
-    """What goes of one kind of thing of one stream, or why nothing does."""
+    """What is deleted of one kind of data of one stream, or why nothing is."""
 
     stream: str
     what: str  # quarantine, datasets, rollups:<level>, raw

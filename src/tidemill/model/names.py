@@ -1,4 +1,4 @@
-"""Names that come from outside: what is allowed, so that they can never become paths or SQL."""
+"""Checks names from outside, so that they can never become paths or SQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_safe_name(name: str) -> bool:
 
 
 def safe_name(name: str, what: str) -> str:
-    """`name` itself when it is safe for a folder and a column, else an error that says why."""
+    """Return `name` if it is safe for a folder and a column, else raise an error that says why."""
     if not is_safe_name(name):
         raise InputError(f"{what} name {name!r} is not allowed", hint=NAME_HINT)
     return name
@@ -49,10 +49,10 @@ RESULT_COLUMNS: Final = (  # of the results of a streaming window, beside its gr
 
 
 def column_name(field: str) -> str:
-    """A field path as a column of a table, where a dot would mean something else."""
+    """Return a field path as a column name, without dots."""
     return field.replace(".", "__")
 
 
 def measure_column(field: str, kept: str) -> str:
-    """The column that keeps the count, sum, min or max of a measure, or the first or last of a gauge."""
+    """Return the column of the count, sum, min or max of a measure, or of the first or last of a gauge."""
     return f"{column_name(field)}__{kept}"

@@ -18,7 +18,7 @@ BY_WINDOW: Final = "window"  # in the metadata of a slice: what makes it another
 
 
 class RecordOutcome(StrEnum):
-    """What the gate decided, once, for a record."""
+    """The gate's decision about a record. It is made once."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -27,7 +27,7 @@ class RecordOutcome(StrEnum):
 
 
 class CountedAs(StrEnum):
-    """What the ledger counts records of a slice by; late ones are accepted ones, too."""
+    """By what the ledger counts the records of a slice; late records are also accepted ones."""
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"
@@ -118,7 +118,7 @@ class Repeat:
         return sum(last - first + 1 for first, last in self.lines)
 
     def as_fields(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the fields for JSON."""
         times = [self.times.start, self.times.end]
         return {"slice": self.slice, "times": times, "lines": [list(stretch) for stretch in self.lines]}
 
@@ -196,7 +196,7 @@ def contribution_name(slice_id: str, decision: int) -> str:
 
 
 def contribution_of(name: str) -> tuple[str, int]:
-    """The slice and judgement that `contribution_name` made the name of."""
+    """Return the slice and the number of its change that `contribution_name` combined."""
     slice_id, _, decision = name.partition("~")
     return slice_id, int(decision or 0)
 
@@ -246,11 +246,11 @@ def row_groups(entries: Iterable[SliceEntry], most_rows: int) -> Iterator[list[S
 
 
 def set_hash(ids: Iterable[str]) -> str:
-    """The one hash that says whether an output is current. Order and repeats do not matter."""
+    """Return the hash that says whether an output is current. Order and repeats do not matter."""
     return hashlib.sha256(",".join(sorted(set(ids))).encode()).hexdigest()
 
 
 @lru_cache(maxsize=1024)
 def hash_of(names: frozenset[str]) -> str:
-    """`set_hash` of a set that many outputs are made of."""
+    """Return the `set_hash` of a set that many outputs are made of."""
     return set_hash(names)

@@ -28,7 +28,7 @@ class WindowKind(StrEnum):
 
     @property
     def by_time(self) -> bool:
-        """Whether its windows lie on a grid; those of the others follow from the rows."""
+        """Whether the windows lie on a grid; otherwise they follow from the rows."""
         return self in (WindowKind.TUMBLING, WindowKind.SLIDING)
 
     @property
@@ -38,19 +38,19 @@ class WindowKind(StrEnum):
 
     @property
     def ends_by_time(self) -> bool:
-        """Whether the watermark ends its windows, and not a row."""
+        """Whether the watermark ends the windows, and not a row."""
         return self.by_time or self is WindowKind.SESSION
 
 
 class Close(StrEnum):
-    """When a window comes out."""
+    """When a window is published."""
 
     WATERMARK = "watermark"  # the watermark of the stream has reached its end
     COMPLETE = "complete"  # every aggregation window of the stream that it lies in is built
 
 
 class LatePolicy(StrEnum):
-    """What becomes of a late row."""
+    """What is done with a late row."""
 
     DISCARD = "discard"
     NEXT_WINDOW = "next_window"  # it counts where the watermark was that it met, in the window open there
@@ -58,7 +58,7 @@ class LatePolicy(StrEnum):
 
 
 class LateBy(StrEnum):
-    """What a row is late for."""
+    """What makes a row late."""
 
     ROW = "row"  # the watermark: its time is at or before the one it met
     WINDOW = "window"  # its window: that one had ended by then
@@ -77,7 +77,7 @@ class Function(StrEnum):
 
 
 class Trigger(StrEnum):
-    """Why a result came out."""
+    """Why a result was published."""
 
     WATERMARK = "watermark"
     COMPLETE = "complete"
@@ -105,7 +105,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One column of a result. `type` and `scale` are those of the field it is made of (count(*): none)."""
+    """One column of a result. `type` and `scale` are those of its field; count(*) has none."""
 
     name: str
     function: Function
@@ -169,7 +169,7 @@ class WindowSpec:
 
     @property
     def grouped_by(self) -> tuple[str, ...]:
-        """What tells the results of one instant apart, beside the tenant."""
+        """The columns that tell results of the same instant and tenant apart."""
         return tuple(dict.fromkeys((*self.key, *self.group_by)))
 
     @property
@@ -239,13 +239,13 @@ class WindowSpec:
         return ended > max(event_time, met - self.max_lateness)
 
     def counts_at(self, event_time: int, met: int | None) -> int:
-        """The instant that a used row counts at."""
+        """Return the instant that a used row counts at."""
         if met is not None and self.fate(event_time, met) is Fate.NEXT_WINDOW:
             return met + self.next_open
         return event_time
 
     def windows_at(self, instant: int) -> list[Interval]:
-        """Windows of the grid that hold an instant, oldest first."""
+        """Return the windows of the grid that hold an instant, oldest first."""
         assert self.kind.by_time, self.kind
         newest = instant - instant % self.step
         starts = range(newest, instant - self.size, -self.step)
@@ -262,7 +262,7 @@ Value = str | int | bool | float | None
 
 @dataclass(frozen=True, slots=True)
 class WindowResult:
-    """One result: what one group of one window came to. Plain Python; tables hold the same as columns."""
+    """The result of one group of one window. Plain Python; tables hold the same as columns."""
 
     tenant: str
     group: tuple[Value, ...]  # values of `WindowSpec.grouped_by`

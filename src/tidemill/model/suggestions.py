@@ -10,7 +10,7 @@ MAX_WORD: Final = 100  # characters that are compared
 
 
 def closest(word: str, valid: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The valid word that was probably meant, if one is near enough; case does not matter."""
+    """Return the valid word that was probably meant, if one is near enough. Case is ignored."""
     known = list(valid)
     lowered = {each.lower(): each for each in reversed(known)}
     word = word[:MAX_WORD]
@@ -20,7 +20,7 @@ def closest(word: str, valid: Iterable[str], cutoff: float = 0.5) -> str | None:
 
 
 def choices(word: str, valid: Sequence[str], what: str) -> str:
-    """A hint that names the closest valid choice first, then all of them."""
+    """Return a hint that names the closest valid choice first, then all of them."""
     if not valid:
         return f"there are no {what}"
     near = closest(word, valid)

@@ -1,6 +1,6 @@
 """Instants and durations: UTC microseconds as `int`, one parser and one printer for each.
 
-Naive datetimes never come in and floats are never used, so nothing rounds.
+Naive datetimes and floats are refused, so nothing is rounded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _scaled(number: str, unit: int, text: str) -> int:
 
 
 def parse_duration(text: str | int) -> int:
-    """Microseconds of `5s`, `2h30m`, `PT1H`, `P1D` … ; never negative."""
+    """Return the microseconds of `5s`, `2h30m`, `PT1H`, `P1D` …; never negative."""
     if isinstance(text, int):
         raise InputError(f"duration {text} has no unit", hint=DURATION_HINT)
     stripped = text.strip()
@@ -84,7 +84,7 @@ def parse_duration(text: str | int) -> int:
 
 
 def format_duration(us: int) -> str:
-    """Shortest exact spelling that `parse_duration` reads back: `5s`, `1h30m`, `7d`."""
+    """Return the shortest exact spelling that `parse_duration` reads back: `5s`, `1h30m`, `7d`."""
     if us == 0:
         return "0s"
     if us < 0:
@@ -138,7 +138,7 @@ def parse_instant(text: str) -> int:
 
 
 def has_offset(text: str) -> bool:
-    """Whether an instant that `parse_instant` reads says what its offset from UTC is."""
+    """Return whether an instant that `parse_instant` reads has an offset from UTC."""
     match = _INSTANT.fullmatch(text.strip())
     return match is not None and match.group(8) is not None
 
@@ -157,7 +157,7 @@ def format_instant(us: int) -> str:
 
 
 def since_when(text: str, now: int) -> int:
-    """An instant, or how long before `now` it is."""
+    """Return an instant, given as such or as a duration before `now`."""
     try:
         return now - parse_duration(text)
     except InputError:
@@ -184,7 +184,7 @@ def to_datetime(us: int) -> datetime:
 
 
 def align(us: int, span: int) -> int:
-    """The start of the epoch-aligned window of `span` that holds `us`."""
+    """Return the start of the epoch-aligned window of `span` that holds `us`."""
     return us - us % span
 
 

@@ -1,6 +1,6 @@
-"""Aggregation windows, what they should be made of and were made of, and the datasets built from them.
+"""Aggregation windows, the slices they should be made of and were made of, and their datasets.
 
-Plain values only: how a window is judged is in `windows.rules`, how it is kept is in `state`.
+Plain values only: `outputs/datasets/rules.py` evaluates windows, the state stores them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AGGREGATION = "aggregation"  # the name of the windows that `aggregation_span` d
 
 
 class Phase(StrEnum):
-    """Where a window stands, as it is kept."""
+    """The state of a window as it is stored."""
 
     WAITING = "waiting"  # not ready: `reason` says why
     QUEUED = "queued"  # desired differs from observed, and it may be built
@@ -33,7 +33,7 @@ class Phase(StrEnum):
 
 
 class WindowStatus(StrEnum):
-    """Where a window stands, as people ask for it."""
+    """The state of a window as it is reported."""
 
     WAITING = "waiting"  # not ready; the reason says why
     READY = "ready"  # would be queued by the next tick
@@ -103,7 +103,7 @@ class Member:
 
 
 class MemberCounts(NamedTuple):
-    """The slices of a window, counted."""
+    """How many slices a window has, by kind."""
 
     desired: int = 0
     observed: int = 0
@@ -113,7 +113,7 @@ class MemberCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """A landed slice whose records have no outcome yet: it waits for the gate, or cannot be read."""
+    """A landed slice whose records have no outcome yet: it is pending, or cannot be read."""
 
     slice: str  # its id
     seq: int  # its place in the ledger
@@ -125,7 +125,7 @@ class Undecided:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A window as it is kept."""
+    """A window as it is stored."""
 
     key: WindowKey
     version: int  # another with every change (but of the lease's end); a judgement on an older one is void
@@ -177,7 +177,7 @@ class WindowGlance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What the coordinator decided about a window, on the version of it that it read."""
+    """What the coordinator decided about a window, for the version of it that it read."""
 
     key: WindowKey
     version: int
@@ -200,7 +200,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One window taken from the queue, with everything a builder needs to know of it."""
+    """One window taken from the queue, with everything that a builder needs."""
 
     key: WindowKey
     owner: str
@@ -231,7 +231,7 @@ class DeltaStats:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A dataset file as it stands in the warehouse. It says all of this of itself, in its schema metadata."""
+    """A dataset file in the warehouse. Its schema metadata holds the same fields."""
 
     key: WindowKey
     revision: int
@@ -253,7 +253,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class OutboxEvent:
-    """Something the world should hear of. The same thing has the same `id`, however often it is told."""
+    """An event to be delivered. The same change has the same `id`, however often it is sent."""
 
     seq: int  # order in the outbox; 0 before it is entered
     id: str

@@ -1,5 +1,6 @@
-"""Time zones: what a local clock shows at an instant, and when it first shows something.
-Whole microseconds, safe for all years from 1 to 9999; the zones are those of the IANA database.
+"""Time zones of the IANA database: what a local clock shows at an instant, and when it first shows it.
+
+Whole microseconds, for all years from 1 to 9999.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SAFE: Final = Interval(MIN_INSTANT + 2 * DAY, MAX_INSTANT - 2 * DAY)  # a zone 
 
 
 def zone_named(name: str) -> tzinfo:
-    """The zone of the IANA database, or a InputError that names the nearest ones."""
+    """Return the zone of the IANA database, or raise an InputError that names the nearest ones."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
@@ -35,7 +36,7 @@ def zone_hint(name: str) -> str:
 
 
 def first_instant(zone: tzinfo, local: int) -> int:
-    """The first instant whose wall clock has reached `local` (microseconds as if they were UTC)."""
+    """Return the first instant whose wall clock has reached `local` (microseconds as if they were UTC)."""
     before, after = (_offset_of_wall(zone, local, fold) for fold in (0, 1))
     if before >= after:  # there is one such instant, or two, of which this is the earlier
         return local - before
@@ -64,7 +65,7 @@ def wall_offset(zone: tzinfo, first: int, last: int) -> int | None:
 
 
 def offset_at(zone: tzinfo, instant: int) -> int:
-    """How far the local clock is ahead of UTC at an instant."""
+    """Return how far the local clock is ahead of UTC at an instant."""
     safe = min(max(instant, _SAFE.start), _SAFE.end)
     found = (EPOCH + timedelta(microseconds=safe)).astimezone(zone).utcoffset()
     assert found is not None

@@ -175,7 +175,7 @@ def _recover_gate(workers: Workers, stream: str) -> bool:
 
 
 def _recover_output(workers: Workers, stream: str, output: str) -> int:
-    """Of the outputs as they are now: they are opened anew after something of them was set aside."""
+    """Of the outputs as they are now: they are opened again after something of them was set aside."""
     return workers.output(stream, output).recover(workers.warehouse.clock())
 
 

@@ -172,7 +172,7 @@ def _limits(workers: Workers, stream: Stream, before: int, raw: int) -> Iterator
 
 
 def expire(workers: Workers, plan: ExpiryPlan) -> list[ExpiryStep]:
-    """Do what the plan says, made anew on what there is now; the steps that were done. The caller must
+    """Do what the plan says, made again on what there is now; the steps that were done. The caller must
     hold the tick lock. What a crash left is finished by doing it again."""
     done: list[ExpiryStep] = []
     for name in dict.fromkeys(step.stream for step in plan.steps):

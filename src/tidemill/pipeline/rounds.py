@@ -455,7 +455,7 @@ def retract(workers: Workers, plan: RetractionPlan) -> None:
 
 
 def pack(workers: Workers, stream: str | None, *, rebuild: bool) -> list[Packed]:
-    """Accept what has landed and pack the groups that are full then; with `rebuild` all slices anew. The
+    """Accept what has landed and pack the groups that are full then; with `rebuild` all slices again. The
     caller must hold the tick lock."""
     project, now = workers.project, workers.warehouse.clock()
     names = [project.stream(stream).name] if stream is not None else list(project.streams)

@@ -129,7 +129,7 @@ def _logs(warehouse: Warehouse, tally: ScrubTally, after: str) -> Iterator[FileC
         return check_log(root, state, path.name)
 
     def is_current(path: Path) -> bool:
-        """Asked again: it may have been written anew in between."""
+        """Asked again: it may have been written again in between."""
         try:
             check(path)
         except StorageError:

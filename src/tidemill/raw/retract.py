@@ -276,7 +276,7 @@ class Retracted:
 
 
 def retract(warehouse: Warehouse, acceptor: Callable[[str], Acceptor], plan: RetractionPlan) -> Retracted:
-    """Do what the plan says; it is made anew first, since the ledger may have changed.
+    """Do what the plan says; it is made again first, since the ledger may have changed.
 
     The caller must hold the tick lock, and have finished what a crash interrupted."""
     plan = plan_retraction(warehouse, plan.entry.id, plan.reason, plan.at)

@@ -1,7 +1,7 @@
 """Slices that failed, tried again.
 
 A slice that still cannot be had from storage waits longer, and costs a look at its file. One that can be had
-goes to the gate again, behind all that has landed: nothing that was judged meanwhile is judged anew by it.
+goes to the gate again, behind all that has landed: nothing that was judged meanwhile is judged again by it.
 """
 
 from __future__ import annotations

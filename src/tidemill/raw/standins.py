@@ -102,7 +102,7 @@ def write_expired(
 
 
 def _hash(gone: Sequence[GonePart], progress: ProgressAt | None) -> str:
-    """Also of the version: when all is packed anew, the next word may speak for the same parts."""
+    """Also of the version: when all is packed again, the next word may speak for the same parts."""
     version = progress.version if progress is not None else 0
     return set_hash([*(one.path for one in gone), f"version {version}"])[:24]
 

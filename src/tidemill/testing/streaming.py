@@ -1,4 +1,4 @@
-"""What must come of streaming windows, said as simply as it can be: all rows at once, every window made anew.
+"""The results of streaming windows, computed as simply as possible: all rows at once, every window again.
 
 It never imports the engine and shares no rule with it, only the types in which both are asked and answer;
 where the two differ, one of them is wrong.

@@ -5,7 +5,7 @@ the mark of the segment, and the stretch itself is reported in `bad`. What a cra
 (the beginning of a frame, or bytes that never were one) is not damage: nobody was told that it is durable.
 
 Memory: the first pass reads one frame at a time and keeps 21 bytes for each entry (its place, its feed, its
-lsn, whether a window has it). Windows and entries are then read anew, one at a time, when they are asked
+lsn, whether a window has it). Windows and entries are then read again, one at a time, when they are asked
 for. So it takes about one group at the most (to look at a torn tail), and the window that is at hand.
 """
 

@@ -69,7 +69,7 @@ def _check_recorded(warehouse: Path, stream: str, state: State, log: Path) -> bo
 
 
 def _is_damaged(check: partial[bool], log: Path) -> bool:
-    """Asked again: the log may have been written anew in between."""
+    """Asked again: the log may have been written again in between."""
     try:
         check(log)
     except (DamageError, FileNotFoundError):

@@ -82,7 +82,7 @@ class DatasetBuilders:
         return {} if raw is None else windows_expired(raw, span)
 
     def forget(self, stream: str) -> None:
-        """Open raw of a stream anew when it is needed next."""
+        """Open raw of a stream again when it is needed next."""
         with self._guard:
             self._raw.pop(stream, None)
 

@@ -128,7 +128,7 @@ class _Held:
         self.size += size
 
     def batch(self) -> pa.RecordBatch:
-        """All that is held. `take` writes each array anew: one that is a piece of another would bring bits
+        """All that is held. `take` writes each array again: one that is a piece of another would bring bits
         of its neighbours into the file."""
         names = self._schema.names
         tables = [run.table.select(names).take(pa.array(run.rows)) for run in self._runs]

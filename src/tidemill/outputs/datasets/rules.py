@@ -27,7 +27,7 @@ EMPTY: Final = "empty"
 SEALED: Final = "sealed"
 REASONS: Final = (CUTOFF, PENDING, COVERAGE, GAP, WATERMARK, EMPTY, SEALED)
 OBSERVED: Final = "observed"
-RULES: Final = "rules"  # triggers: the rules, or the columns, were declared anew
+RULES: Final = "rules"  # triggers: the rules, or the columns, were declared again
 COLUMNS: Final = "columns"
 LATE: Final = "late"  # why a slice is ignored; or because the window is sealed
 
@@ -396,7 +396,7 @@ def _trigger(window: Window, used: frozenset[str], members: Sequence[Member], ru
 
 
 def _lost(window: Window, members: Sequence[Member]) -> bool:
-    """Whether what was built holds a slice that is no longer a member: it was retracted, or judged anew."""
+    """Whether what was built holds a slice that is no longer a member: it was retracted, or judged again."""
     if window.observed is None:  # nothing stands, or it was asked to be made again and may not be any more
         return window.file is not None
     return set_hash(member.name for member in members if member.observed) != window.observed

@@ -108,7 +108,7 @@ class Indexer:
         return Indexed(len(built) + max(0, done.built - len(other)), done.removed, done.entries, done.version)
 
     def verify(self, now: int) -> list[IndexDifference]:
-        """Make every index part anew, beside the table, and compare it to the byte."""
+        """Make every index part again, beside the table, and compare it to the byte."""
         self.raw.refresh()
         self.table.refresh()
         wanted = self._wanted(now)

@@ -63,7 +63,7 @@ def _is_named(folder: Path, state: State, file: str) -> bool:
 
 
 def _is_damaged(folder: Path, state: State) -> bool:
-    """Asked again: the log may have been written anew in between."""
+    """Asked again: the log may have been written again in between."""
     try:
         read_log(folder, state)
     except StorageError:

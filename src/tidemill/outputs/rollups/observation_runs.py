@@ -30,7 +30,7 @@ from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, LogHead, chained,
 from tidemill.storage.state.protocol import Logs
 
 FAN_IN: Final = 12  # sets of trails of about one size that are merged
-_LINES: Final = 200  # of the log, beyond what stands, before it is written anew
+_LINES: Final = 200  # of the log, beyond what stands, before it is written again
 
 
 def write_observations(path: Path, observations: pa.Table) -> None:

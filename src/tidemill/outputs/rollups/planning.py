@@ -121,12 +121,12 @@ class Planner:
         self._left: Mapping[int, frozenset[str]] = {}  # what the batch left, by 5s tile
 
     def plan(
-        self, stale: Sequence[BaseTile], fresh: Fresh | None, folder: Path, *, anew: bool = False
+        self, stale: Sequence[BaseTile], fresh: Fresh | None, folder: Path, *, again: bool = False
     ) -> TilePlan:
-        """For these 5s tiles; with `anew` all of them are made again, whatever they were made of."""
+        """For these 5s tiles; with `again` all of them are made again, whatever they were made of."""
         found = {tile.state.key.start: tile for tile in stale}
         self._left = fresh.tiles if fresh is not None else {}
-        self._again = {start for start, tile in found.items() if anew or self._must_be_made_again(tile)}
+        self._again = {start for start, tile in found.items() if again or self._must_be_made_again(tile)}
         for tile in self._with_neighbours():
             found.setdefault(tile.state.key.start, tile)
             self._again.add(tile.state.key.start)

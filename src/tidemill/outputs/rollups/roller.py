@@ -144,7 +144,7 @@ class Roller:
         return len(builds)
 
     def recall(self) -> int:
-        """Enter all tiles that the table holds in a state that was made anew, and those that are kept no
+        """Enter all tiles that the table holds in a state that was made again, and those that are kept no
         more; how many the table holds."""
         self.state_history.catch_up()
         self.state_history.count_all_states()
@@ -217,7 +217,7 @@ class Roller:
             story = {"stream": self.stream.name}
             log.warning("metrics were declared again: %d tiles are rebuilt", len(outdated), extra=story)
             done += [
-                tile for some in self._rounds(outdated) for tile in self._round(some, None, now, anew=True)
+                tile for some in self._rounds(outdated) for tile in self._round(some, None, now, again=True)
             ]
         stale = _some(self.state.stale_tiles(self.stream.name), TILES_PER_ROUND)
         done += [tile for some in self._rounds(stale) for tile in self._round(some, fresh, now)]
@@ -250,7 +250,7 @@ class Roller:
         horizons, name = self.horizons(), self.stream.name
         known = self.state.tiles(name, BASE.name, self.reach(span))
         tiles = self.state.base_tiles(name, [t.key.start for t in known if not horizons.sealed(t.key)])
-        return [done for some in self._rounds(tiles) for done in self._round(some, None, anew=True)]
+        return [done for some in self._rounds(tiles) for done in self._round(some, None, again=True)]
 
     def sealed(self, span: Interval) -> int:
         """How many 5s tiles of the span cannot be made again, since raw is gone for them."""
@@ -281,7 +281,7 @@ class Roller:
             yield some
 
     def _round(
-        self, stale: Sequence[BaseTile], fresh: Fresh | None, now: int | None = None, *, anew: bool = False
+        self, stale: Sequence[BaseTile], fresh: Fresh | None, now: int | None = None, *, again: bool = False
     ) -> list[Rebuilt]:
         name = set_hash(f"{_start(t)}:{hash_of(t.desired)}" for t in stale)[:24]
         folder = self.table.staging(name)
@@ -295,7 +295,7 @@ class Roller:
             self.horizons(),
             self.state_history.admitted_keys,
         )
-        plan = planner.plan(stale, fresh, folder, anew=anew)
+        plan = planner.plan(stale, fresh, folder, again=again)
         log.info("building %d tiles", len(stale), extra={"stream": self.stream.name, "batch": name})
         built = self._build(plan, folder)
         failpoint("rollups.after_build")

@@ -135,7 +135,7 @@ class StateHistory:
         self._seen = self._raw.version
 
     def count_all_states(self) -> None:
-        """Bring it in line with raw and tell the state everything again: for one that `recover` made anew."""
+        """Bring it in line with raw and tell the state everything again: for a state that `recover` made."""
         if not self.needed:
             return
         observed = self._observed()

@@ -131,7 +131,7 @@ class Chainer:
         return self._stores[stream]
 
     def forget(self, stream: str) -> None:
-        """Open the tables of a stream anew when they are needed next."""
+        """Open the tables of a stream again when they are needed next."""
         self._stores.pop(stream, None)
 
     def round(self, stream: str, now: int) -> ChainRound | None:

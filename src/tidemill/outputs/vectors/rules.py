@@ -91,7 +91,7 @@ def needed(chains: Chains, settings: CompactionSettings, now: int, reads: Ints) 
     """For each chain the place of its reason in REASONS, or NONE. A chain that nothing would come of is never
     named, so what is not asked for is not asked for again until something changes. Nor is one named for its
     age or count of which only a few deltas would be merged while others stay: else a chain that keeps its
-    recent ones would be written anew for every single delta that comes."""
+    recent ones would be written again for every single delta that comes."""
     found = np.full(len(chains), NONE, np.int64)
     pending = chains.count(chains.pending)
     oldest = _oldest_pending(chains)

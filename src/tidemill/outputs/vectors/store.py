@@ -50,7 +50,7 @@ from tidemill.storage.tables.table import Table
 log = logging.getLogger(__name__)
 
 MOST_PARTS: Final = 16  # of a bucket; then they become one
-MOST_READS: Final = 1_000_000  # vectors whose reads are counted; beyond, counting starts anew
+MOST_READS: Final = 1_000_000  # vectors whose reads are counted; beyond, counting starts again
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Compaction:
 
     chains: int = 0
     deltas: int = 0  # merged into checkpoints
-    bytes_before: int = 0  # of the buckets that were written anew
+    bytes_before: int = 0  # of the buckets that were written again
     bytes_after: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)  # chains by why
     version: int = 0
@@ -94,12 +94,12 @@ class CompactionStep:
     chains: int
     deltas: int
     reasons: Mapping[str, int]
-    bytes: int  # that would be read and written anew
+    bytes: int  # that would be read and written again
 
 
 class Reads:
     """How often each vector was read since its chain was last compacted, by this process; for any number of
-    threads. Beyond a bound, counting starts anew."""
+    threads. Beyond a bound, counting starts again."""
 
     def __init__(self, most: int = MOST_READS) -> None:
         self._most = most
@@ -313,16 +313,16 @@ class ChainStore:
     ) -> Iterator[ChainUnit]:
         for bucket in sorted({found.bucket for found in fresh}):
             there = current.get(bucket, ())
-            anew = bucket in again or len(there) >= MOST_PARTS
+            rewritten = bucket in again or len(there) >= MOST_PARTS
             yield ChainUnit(
                 bucket,
                 [found.path for found in fresh if found.bucket == bucket],
-                [str(self.table.root / part.path) for part in there] if anew else (),
+                [str(self.table.root / part.path) for part in there] if rewritten else (),
                 again.get(bucket, frozenset()),
                 made,
                 self._declared,
                 str(folder),
-                f"{seed} {' '.join(part.path for part in there) if anew else ''}",
+                f"{seed} {' '.join(part.path for part in there) if rewritten else ''}",
             )
 
     def _commit(

@@ -198,8 +198,8 @@ def _holding(condition: DeclaredCondition, rows: pa.Table) -> Mask:
 
 def _numbered(keys: _Keys, found: _Found, flush: bool) -> _Windows:
     positions = np.arange(found.start.size)
-    anew = _changes(found.start) | _changes(keys.first[found.head])
-    ordinal = positions - np.maximum.accumulate(np.where(anew, positions, 0))
+    again = _changes(found.start) | _changes(keys.first[found.head])
+    ordinal = positions - np.maximum.accumulate(np.where(again, positions, 0))
     head = keys.order[found.head]
     closed = np.ones(head.size, np.bool_) if flush else found.closed
     windows = _Windows(found.first, found.stop - found.first, found.start, found.end, ordinal, head, closed)
@@ -280,9 +280,9 @@ def _merged(
     if spec.size > spec.step:
         sort = np.lexsort((begin, start, tenant[begin]))
         begin, stop, start = begin[sort], stop[sort], start[sort]
-        anew = np.flatnonzero(_changes(start) | _changes(tenant[begin]))
-        last = _stops(anew, start.size) - 1
-        begin, stop, start = begin[anew], stop[last], start[anew]
+        again = np.flatnonzero(_changes(start) | _changes(tenant[begin]))
+        last = _stops(again, start.size) - 1
+        begin, stop, start = begin[again], stop[last], start[again]
     head = order[begin]
     oldest_first = np.lexsort((head, start))
     lengths = (stop - begin)[oldest_first]

@@ -47,7 +47,7 @@ def restarts(
     held: Sequence[str],
     sealed: int | None = None,
 ) -> dict[Key, int]:
-    """From when on each key is computed anew: from the start of the first of its windows that the disturbance
+    """From when each key is computed again: from the start of the first of its windows that the disturbance
     can reach, be it out or open. Everything before that stays as it is, and so do windows that begin before
     the instant `sealed`: what is in one of them is not computed again."""
     if spec.kind is WindowKind.PER_ROW:  # every window that may hold the row

@@ -69,8 +69,8 @@ class FoldUnit:
     carried: Sequence[str] = ()  # files with rows of open windows, of all buckets
     again: Mapping[Key, int] = field(
         default_factory=dict
-    )  # computed anew from there on: what is carried is void
-    whole: bool = False  # not by_time: all keys are computed anew
+    )  # computed again from there on: what is carried is void
+    whole: bool = False  # not by_time: all keys are computed again
     gone: bool = False  # slices may have gone since what stands was computed
     floor: int | None = None  # windows for a row that start before this are out already
     sealed: int | None = None  # what begins before this instant stays as it is
@@ -99,7 +99,7 @@ def fold(unit: FoldUnit) -> Iterator[FoldedResults]:
         watermark=unit.watermark,
         batch=unit.batch,
         trigger=unit.trigger,
-        anew=unit.gone,
+        again=unit.gone,
     )
     if opened is not None and unit.flush:  # a stop lets sessions out; they are carried as open all the same
         sessions = _with_opened(unit, rows, opened, flush=False)

@@ -105,14 +105,14 @@ class StreamingWindows:
         return WindowRefresh(window)
 
     def lose(self, stream: str, window: str, now: int) -> None:
-        """Results that are damaged leave the table, and the next refresh computes everything anew: what is
+        """Results that are damaged leave the table, and the next refresh computes everything again: what is
         missing then comes out again, and windows that are open are found again."""
         for refresher in self._of(stream):
             if refresher.spec.name == window and not refresher.repair(now, read=True):
                 self._state.set_checkpoint(stream, window, None)
 
     def forget(self, stream: str) -> None:
-        """Open everything of a stream anew when it is needed next."""
+        """Open everything of a stream again when it is needed next."""
         self._raw.pop(stream, None)
         self._shared.pop(stream, None)
         self._positions.pop(stream, None)
@@ -127,7 +127,7 @@ class StreamingWindows:
             batches: dict[int, list[str]] = {}
             for path in table.snapshot().paths() if table is not None else ():
                 footer = ResultsFooter.from_footer(read_footer(path))
-                if footer.fingerprint == refresher.fingerprint:  # else they are made anew
+                if footer.fingerprint == refresher.fingerprint:  # else they are made again
                     for batch in footer.batches:
                         batches.setdefault(batch, []).append(path)
             for batch, parts in sorted(batches.items()):
@@ -137,7 +137,7 @@ class StreamingWindows:
         return found
 
     def verify(self, stream: str) -> Iterator[ResultDifference | int]:
-        """Compute all results anew, from raw, and compare; the numbers are of results compared."""
+        """Compute all results again, from raw, and compare; the numbers are of results compared."""
         look = self._look(stream, 0, flush=False)
         if look is not None:
             for refresher in self._of(stream):

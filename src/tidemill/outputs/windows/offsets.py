@@ -32,11 +32,11 @@ class SliceOffsets:
         self._raw = -1
         self._retractions = 0  # that were applied when the ledger was read
 
-    def look(self, raw: int, *, anew: bool) -> None:
+    def look(self, raw: int, *, again: bool) -> None:
         """Learn of slices that came since, up to this version of raw; of all of them when one was taken back,
         since others are decided again then."""
         retractions = self._state.retractions()
-        if anew or retractions != self._retractions:
+        if again or retractions != self._retractions:
             self._known, self._decided, self._raw = {}, 0, -1
             self._retractions = retractions
         if raw == self._raw:

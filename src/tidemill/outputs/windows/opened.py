@@ -2,7 +2,7 @@
 their rows, so that a fold costs what is new.
 
 Only where every aggregate of two parts follows from theirs, exactly. A late row of a key makes its sessions
-anew from raw, and what was carried of it is void.
+again from raw, and what was carried of it is void.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def _words(array: pa.Array) -> Sums:
 
 def finished(spec: WindowSpec, stream: Stream, parts: SessionParts, *, hashed: bool) -> pa.Table:
     """As `aggregate` has them. Unless `hashed` those that are open have no hash: they do not come out, and it
-    would be made anew each time of ever more slices."""
+    would be made again each time of ever more slices."""
     table = parts.table
     if not table.num_rows:
         return fresh_schema(spec, stream).empty_table()

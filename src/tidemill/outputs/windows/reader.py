@@ -37,7 +37,7 @@ class ResultStatus:
     results: int  # that stand
     newest_end: int | None
     watermark: int | None  # windows are out up to here; None before the first look, and where none moves them
-    current: bool  # False: they are of another declaration; the next round makes them anew
+    current: bool  # False: they are of another declaration; the next round makes them again
     table: Path
 
 

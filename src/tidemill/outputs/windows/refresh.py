@@ -127,7 +127,7 @@ class Refresher:
         """How far the results have come, with what a crash left between the commit and the state taken up."""
         checkpoint = self._known()
         if checkpoint is not None and self._table is None and Table.existing(self.root) is None:
-            checkpoint = None  # somebody removed the results, to have them made anew
+            checkpoint = None  # somebody removed the results, to have them made again
         if checkpoint is None:
             self._clear_other()
             self._announce_last()
@@ -232,7 +232,7 @@ class Refresher:
         return damaged_parts(existing, read=read) if existing is not None else []
 
     def repair(self, now: int, *, read: bool) -> int:
-        """Leave damaged parts out, and have the next refresh compute everything anew: what they held is
+        """Leave damaged parts out, and have the next refresh compute everything again: what they held is
         missing then, and comes out again. How many there were."""
         damaged = self.damaged(read=read)
         if damaged:
@@ -268,7 +268,7 @@ class Refresher:
             task = self._by_watermark(checkpoint, look)
         if task is None:
             return self._nothing(checkpoint, new)
-        self.slice_offsets.look(look.snapshot.version, anew=task.whole)
+        self.slice_offsets.look(look.snapshot.version, again=task.whole)
         return WindowWork(look, new, task, self.table.version + 1)
 
     def _nothing(self, checkpoint: Checkpoint | None, new: Checkpoint) -> WindowRefresh:
@@ -397,7 +397,7 @@ class Refresher:
         """The used rows of new parts that count where windows may be out already; None: there are none."""
         if not added:
             return None
-        self.slice_offsets.look(look.snapshot.version, anew=False)
+        self.slice_offsets.look(look.snapshot.version, again=False)
         low = look.sealed if look.sealed is not None else ALL.start
         if low > before:
             return None
@@ -508,7 +508,7 @@ class Refresher:
         return snapshot.paths(snapshot.select(None, {"start": (task.held_from, None)}))
 
     def verify(self, look: Look) -> list[ResultDifference | int]:
-        """Compute everything anew and compare; the numbers are of results compared. What raw or the watermark
+        """Recompute everything and compare; the numbers are of results compared. What raw or the watermark
         has brought since the last refresh is left to the next one."""
         unreadable = [one for one in self.damaged(read=True) if not one.readable]
         if unreadable:
@@ -524,7 +524,7 @@ class Refresher:
                 return []
         if task is None:
             return []
-        self.slice_offsets.look(look.snapshot.version, anew=True)
+        self.slice_offsets.look(look.snapshot.version, again=True)
         units = self._units(task, look, self.table.version + 1)
         size = sum(part.size for part in look.snapshot.parts)
         found = self.engine.run(check, units, f"verify {self.spec.name}", size)

@@ -235,7 +235,7 @@ def changes(
     watermark: int | None,
     batch: int,
     trigger: Trigger,
-    anew: bool = False,
+    again: bool = False,
 ) -> Changes:
     """Rows to append so that what stands in the scope is what `fresh` (`fresh_schema`) has as closed.
 
@@ -243,12 +243,12 @@ def changes(
     why a first revision comes out; a later one has `late` or `retraction` (when a slice left, told by fewer
     rows or slices), or `trigger` again when what stood had come out by `stop`. What stands and is not fresh
     is withdrawn, unless its window is among the fresh ones that are still open, and what stands of it came
-    out by a stop; when all is computed `anew`, since slices may have gone, only what the open window still
+    out by a stop; when all is computed `again`, since slices may have gone, only what the open window still
     holds stays. A withdrawn result is superseded by the fresh window of the same tenant and key that overlaps
     it, if there is one, which names it in `supersedes`; windows of the grid replace nothing.
     """
     schema = results_schema(spec, stream)
-    revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger, watermark, anew=anew)
+    revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger, watermark, again=again)
     results, withdrawn = revising.results(), revising.withdrawn()
     table = pa.concat_tables([results, withdrawn])
     said = {

@@ -41,7 +41,7 @@ class Revising:
         trigger: Trigger,
         watermark: int | None,
         *,
-        anew: bool,
+        again: bool,
     ) -> None:
         self._spec, self._schema, self._group, self._trigger = spec, schema, group, trigger
         self._near = {a.name for a in spec.aggregates if a.type == "float" and a.function in _ROUNDED}
@@ -78,7 +78,7 @@ class Revising:
         if watermark is not None and trigger is not Trigger.STOP:  # a stop brings out buffered rows, too
             waits |= held.column("start").cast(pa.int64()).to_numpy() > watermark - spec.opens_after
         waits &= _mask(pc.equal(held.column("trigger"), Trigger.STOP.value))
-        if anew:  # slices may have gone: only what the open window still holds can stay
+        if again:  # slices may have gone: only what the open window still holds can stay
             still_held = np.zeros(held.num_rows, np.bool_)
             still_held[before[same & ~closed]] = True
             waits &= still_held
@@ -230,9 +230,9 @@ class Revising:
             for name in ("rows", "slices"):
                 fewer |= self._fresh.column(name).to_numpy()[news] < self._held.column(name).to_numpy()[olds]
             first = pa.array([Trigger.STOP.value, Trigger.HAVING.value])
-            anew = _mask(pc.is_in(_take(self._held, "trigger", olds), first))
+            again = _mask(pc.is_in(_take(self._held, "trigger", olds), first))
             if self._trigger is not Trigger.STOP:
-                why[there] = np.where(anew, 0, np.where(fewer, 2, 1))
+                why[there] = np.where(again, 0, np.where(fewer, 2, 1))
         never = self._hidden.copy()  # and did not stand before
         never[there] &= self._was_hidden[self._before_rows[there]]
         why[never] = 3

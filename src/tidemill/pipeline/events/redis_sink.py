@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RedisSender:
-    """One stream on one server; connects when there is something to send, and anew after a failure."""
+    """One stream on one server; connects when there is something to send, and again after a failure."""
 
     chunk: Final = 100
 

@@ -250,7 +250,7 @@ def _waiting(
 
 
 def regrouped(waiting: Iterable[UnpackedSlice], pack: Pack, raw: Table) -> list[Group]:
-    """All slices grouped anew, from the oldest, but for groups that stand as they would be."""
+    """All slices grouped again, from the oldest, but for groups that stand as they would be."""
     return [group for group in groups(waiting, pack) if not _is_current(group, raw)]
 
 

@@ -235,7 +235,7 @@ class Packer:
 
     def pack(self, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
         """Put what was prepared in its place, then pack the groups that are full; with `rebuild` all slices
-        anew. The caller must hold the tick lock, and have accepted what has landed."""
+        again. The caller must hold the tick lock, and have accepted what has landed."""
         if (raw := self._warehouse.existing("raw", stream.name)) is not None:
             sweep(raw.root)
         done = self._taken_up(stream, now)
@@ -357,7 +357,7 @@ class Packer:
         return [project.stream(stream)] if stream is not None else list(project.streams.values())
 
     def _existing(self, stream: Stream) -> Table | None:
-        """Opened anew: those who ask may be of several threads."""
+        """Opened again: those who ask may be of several threads."""
         return Table.existing(layout.raw(self._warehouse.root, stream.name))
 
     def _choice(self, stream: Stream, *, rebuild: bool = False) -> _Choice:

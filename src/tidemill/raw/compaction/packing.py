@@ -174,7 +174,7 @@ class _Preparing:
         packing_folder = PackingFolder(self._snapshot.root, tag)
         try:
             return self._prepared(facts, tag, packing_folder)
-        except _ChangedError:  # a slice was sent back or retracted meanwhile: what is left is chosen anew
+        except _ChangedError:  # a slice was sent back or retracted meanwhile: what is left is chosen again
             packing_folder.close()
             return None
         except BaseException:  # nothing is left behind, and the next time does it all

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 # In `tile_slices` and `window_slices`, `desired` of a tile and `observed` of both are 0 for no, otherwise 1 +
-# the judgement under whose name the slice was meant: a slice that was judged anew is another contribution.
+# the judgement under whose name the slice was meant: a slice that was judged again is another contribution.
 # A row of `window_slices` that is no `member` is kept while it is observed: the window was built with it.
 
 _FIRST: Final = """

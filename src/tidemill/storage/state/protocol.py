@@ -138,7 +138,7 @@ class Logs(Protocol):
         ...
 
     def forget_log(self, log: str) -> None:
-        """The log itself is all that is known: it is about to be written anew."""
+        """The log itself is all that is known: it is about to be written again."""
         ...
 
 
@@ -522,7 +522,7 @@ class Leases(Protocol):
 
     def release(self, owner: str) -> int:
         """Give back what `owner` holds, as if it had not been taken (on a graceful stop); how many. Attempts,
-        delay and error are as before, or anew when desired has moved on (as in `fail`)."""
+        delay and error are as before, or again when desired has moved on (as in `fail`)."""
         ...
 
 
@@ -552,7 +552,7 @@ class Queue(Leases, Protocol):
         """Compare and set: if `build.owner` still holds the lease (see `renew`), for the set that the build
         is made of, and the revision is lower than the dataset's, observed, revision, file, rows, bytes,
         built_at and (from `build.seal`, if set) sealed become the dataset's, the members built are marked
-        observed, the lease and the error go, tries start anew, and the events enter the outbox, all at once.
+        observed, the lease and the error go, tries start again, and the events enter the outbox, all at once.
         The phase becomes BUILT, or QUEUED when desired has moved on meanwhile and is ready, or WAITING when
         it has and is not. Otherwise nothing changes and the answer is False."""
         ...

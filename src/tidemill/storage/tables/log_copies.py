@@ -49,7 +49,7 @@ def is_kept(root: Path, name: str) -> bool:
 
 
 def put_back(root: Path, name: str) -> bool:
-    """Write a file of the log anew from its copy; False when there is none that is whole."""
+    """Write a file of the log again from its copy; False when there is none that is whole."""
     content = _content(root, name)
     if content is not None:
         atomic_write(layout.table_log(root) / name, content)

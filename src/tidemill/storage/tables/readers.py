@@ -69,7 +69,7 @@ class TableReaders:
             return None if kept.table is None else (kept.table.snapshot(), kept.table.schema)
 
     def forget(self, stream: str) -> None:
-        """Open the tables of a stream anew when they are asked for next."""
+        """Open the tables of a stream again when they are asked for next."""
         with self._guard:
             for key in [key for key in self._kept if key[1] == stream]:
                 del self._kept[key]
