@@ -178,7 +178,7 @@ class LineFile(Generic[Line]):
 
     def _copy(self, content: bytes, before: LogHead) -> None:
         """Append the same to the copy of the log, which is not synced: never ahead of the log, and behind it
-        only after a power cut. One that does not end where the log did is written anew."""
+        only after a power cut. One that does not end where the log did is written again."""
         try:
             make_folder(self._other.parent, top=self._warehouse)
             if _last_head(self._other) == before:
@@ -213,7 +213,7 @@ class LineFile(Generic[Line]):
 
     def restore_from_copy(self) -> Salvaged | None:
         """Make the best of the log and its copy, when no state can help. None: nothing is missing, as far as
-        the two can tell. Lines that neither has whole are left out, and what is left is chained anew."""
+        the two can tell. Lines that neither has whole are left out, and what is left is chained again."""
         with self.locked():
             mine, other = self._salvage(self.path), self._salvage(self._other)
             if mine.is_whole and (other.lines <= mine.lines or not other.is_whole):
@@ -232,7 +232,7 @@ class LineFile(Generic[Line]):
             raise DamageError("a line is not the one that was written there", where=where)
 
     def copy_anew(self) -> None:
-        """Write the copy anew, from the log."""
+        """Write the copy again, from the log."""
         with self.locked(), storage_errors("copy the log", self.path):
             make_folder(self._other.parent, top=self._warehouse)
             atomic_write(self._other, self.path.read_bytes() if self.path.exists() else b"")
@@ -284,7 +284,7 @@ class LineFile(Generic[Line]):
         return True
 
     def take(self, state: Logs) -> None:
-        """`record`, for a state that `recover` made anew."""
+        """`record`, for a state that `recover` made."""
         with self.locked():
             self.record(state)
 

@@ -88,12 +88,12 @@ class LandingLog:
         return damaged
 
     def rewrite(self, state: Ledger) -> None:
-        """Write it anew from a ledger that was made of more than the log."""
+        """Write it again from a ledger that was made of more than the log."""
         with self._file.locked():
             self._rewrite(state)
 
     def record(self, state: Ledger) -> None:
-        """The state takes the head of the log as it is, for one that `recover` made again."""
+        """The state takes the head of the log as it is, after `recover` made a new state."""
         with self._file.locked():
             head = self._file.head()
             if head is not None:

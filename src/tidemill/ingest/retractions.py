@@ -75,7 +75,7 @@ class RetractionLog:
         yield from self._file.all(state.log_head(self._file.name) if state is not None else None)
 
     def record(self, state: State) -> None:
-        """The state takes the log as it is, for one that `recover` made anew."""
+        """The state takes the log as it is, after `recover` made a new state."""
         self._file.take(state)
 
     def put_back(self, lines: Sequence[RetractionLine]) -> None:

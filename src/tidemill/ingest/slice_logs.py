@@ -79,7 +79,7 @@ def check_copy(warehouse: Path, name: str) -> None:
 
 
 def mend_copy(warehouse: Path, name: str) -> None:
-    """Write the copy of a log anew."""
+    """Write the copy of a log again."""
     LineFile(warehouse, name, _is_line).copy_anew()
 
 

@@ -257,7 +257,7 @@ def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now
 
 
 def _forget_tables(workers: Workers, stream: str, damages: Iterable[Damage]) -> None:
-    """Tables that are gone as a whole begin anew."""
+    """Tables that are gone as a whole begin again."""
     gone = {Path(damage.file).parts[0] for damage in damages if _is_table(damage)}
     workers.state.forget_versions(stream, gone)
     for window in workers.project.stream(stream).windows if "raw" in gone else ():

@@ -59,11 +59,11 @@ class GatewayLog:
         yield from self._file.all(self._state.log_head(self._file.name))
 
     def record(self) -> None:
-        """The state takes the log as it is, for one that `recover` made anew."""
+        """The state takes the log as it is, after `recover` made a new state."""
         self._file.take(self._state)
 
     def mend(self) -> bool:
-        """If the log is damaged, write it anew from the copy that the state has of it; whether it was."""
+        """If the log is damaged, write it again from the copy that the state has of it; whether it was."""
         return self._file.mend(self._state)
 
     def _append(self, line: GatewayLine) -> None:

@@ -1,6 +1,6 @@
 """Makes the declared columns of raw again where a part has them by another declaration, or by none.
 
-A part is written anew with the same rows, in the same order and row groups, and says all that it said; only
+A part is written again with the same rows, in the same order and row groups, and says all that it said; only
 its columns, and the declaration that it names, are other ones. The commit that puts it in the place of the
 old one is the commit point. Until then readers take what is missing from the payload: nothing waits for this.
 """

@@ -315,7 +315,7 @@ class Versions(Protocol):
         ...
 
     def forget_versions(self, stream: str, tables: Collection[str]) -> None:
-        """These tables of a stream are lost and begin anew."""
+        """These tables of a stream are lost and begin again."""
         ...
 
 
