@@ -29,7 +29,7 @@ streams:
     indexed: [page]
 """
 THREADS = 8
-ROUNDS = 6
+ROUNDS = 4
 EACH = 5  # events of a round, of which one is refused
 
 

@@ -20,7 +20,7 @@ PIECES = 2_000
 @pytest.mark.long
 def test_many_ask_while_events_come_and_every_answer_is_one_that_stood(serving):
     served = serving(text=PROJECT)
-    rounds, each = 6, 10
+    rounds, each = 4, 10
     served.send("requests", [served.request(f"0-{i}") for i in range(each)])
     served.settle()
     done = threading.Event()
