@@ -57,6 +57,23 @@ def test_a_late_slice_is_followed_from_its_arrival_to_revision_2(console, changi
     assert all(one.event_id in "".join(added.all_inner_texts()) for one in late)
 
 
+def test_what_arrives_and_what_goes_wrong_is_on_the_overview_without_a_reload(console, changing):
+    page = console.go("overview")
+    card = page.locator("article[aria-label=orders]")
+    card.get_by_text("24 accepted").wait_for()
+    orders = '{"id": "new", "at": "2026-01-05T13:00:00Z", "order": "o1", "status": "SENT"}'
+    changing.mill.land("orders", orders.encode(), name="more.ndjson")
+    changing.tick()
+    card.get_by_text("25 accepted").wait_for()
+    lost = changing.mill.land("orders", orders.replace("new", "lost").encode(), name="lost.ndjson")
+    (changing.mill.project.warehouse / lost.entry.slice.path).unlink()
+    changing.tick()
+    card.get_by_text("needs attention").wait_for()
+    problem = page.locator("[aria-label=Problems] .bad-box")
+    assert "orders" in problem.inner_text()
+    assert "tidemill" in problem.locator(".remedy").inner_text()
+
+
 def test_a_dataset_is_downloaded_and_a_rebuild_shows_its_plan_first(console):
     page = console.go("stream/requests?at=2026-01-05T08:00:00Z")
     page.locator("section[aria-label=Window]").wait_for()

@@ -17,6 +17,7 @@ from tests.support.console_story import hour_of
 pytestmark = [pytest.mark.browser, pytest.mark.process]
 HOURS = (7, 8, 9, 10, 12)
 ROUTES = {
+    "overview": "overview",
     "explore": "explore",
     "stream": "stream/requests?at=2026-01-05T12:00:00Z",
     "heatmap": "explore?q=SELECT+bins+FROM+requests.latency+INTERVAL+1h",
@@ -61,6 +62,21 @@ def test_the_numbers_that_are_drawn_are_those_of_the_events(console):
     total = sum(len(hour_of(hour)) for hour in HOURS)
     cells = page.locator("section[aria-label=Numbers] td.num").all_inner_texts()
     assert sum(int(cell) for cell in cells) == total
+
+
+def test_the_overview_says_of_each_stream_what_arrived_and_how_far_it_is(console):
+    page = console.go("overview")
+    card = page.locator("article[aria-label=requests]")
+    card.wait_for()
+    text = card.inner_text()
+    assert f"{sum(len(hour_of(hour)) for hour in HOURS)} accepted" in text
+    for words in ("1 duplicate", "1 conflict", "2 rejected", "0 late", "2026-01-05 12:59:07", "healthy"):
+        assert words in text
+    card.locator("tm-chart[data-drawn]").first.wait_for()
+    drawn_at = "document.querySelector('article[aria-label=requests] tm-chart').drawn[0]"
+    accepted = page.evaluate(f"{drawn_at}.to0.filter(one => one > 0)")
+    assert accepted == [len(hour_of(hour)) for hour in HOURS]
+    assert page.locator("[aria-label=Problems]").inner_text() == "No problems."
 
 
 def test_a_window_says_why_it_waits_and_what_would_end_it(console):
@@ -267,7 +283,7 @@ def test_no_page_breaks_a_rule_of_accessibility(console, context, theme):
     page.emulate_media(color_scheme=theme)
     for name, route in ROUTES.items():
         console.go(route)
-        page.wait_for_selector("main section, main form")
+        page.wait_for_selector("main section, main form, main article")
         page.wait_for_selector(".loading", state="detached")
         page.evaluate(source)
         found = page.evaluate("axe.run()")["violations"]
