@@ -169,6 +169,29 @@ def test_a_metric_that_a_ratio_names_twice_counts_twice(shelf):
         assert answer.table.to_pylist() == [{"ratio": Decimal(2)}]
 
 
+@pytest.mark.parametrize("count", [2**53 + 1, 2**62 - 1, 2**62, 2**63 - 1])
+def test_a_count_near_64_bits_is_exact_or_refused(kit, tmp_path, count):
+    class Pile:
+        version, available, raw = 1, Available(), None
+
+        def files_for(self, level, spans):
+            return Files((str(tmp_path / "large.parquet"),), 2) if level == "7d" else Files((), 0)
+
+    row = {"metric": "made", "tenant": "acme", "bucket": 0, "count": count}
+    kinds = {"metric": "string", "tenant": "string", "bucket": pa.timestamp("us", "UTC"), "count": "int64"}
+    table = pa.Table.from_pylist([row, row | {"count": 1}], schema=pa.schema(list(kinds.items())))
+    pq.write_table(table, tmp_path / "large.parquet")
+    querier = Querier({"plant": kit.PLANT}, lambda name: Pile())
+    for _ in range(2):
+        if count + 1 < 2**63:
+            answer = querier.ask("SELECT count FROM plant.made", tenant=None, now=BASE)
+            assert answer.table.to_pylist() == [{"count": count + 1}]
+        else:
+            with pytest.raises(QueryError, match="64 bits"):
+                querier.ask("SELECT count FROM plant.made", tenant=None, now=BASE)
+            querier._runner._columns.use()  # as after an answer
+
+
 def test_columns_that_are_kept_stay_within_their_budget(shelf):
     paths = shelf.files_for("5s", []).paths
     kept = KeptColumns(budget=1)

@@ -173,7 +173,7 @@ def _joined(pieces: Sequence[_Piece], types: Mapping[str, pa.DataType]) -> pa.Ta
 
 
 def _may_overflow(column: pa.ChunkedArray) -> bool:
-    most = pc.sum(pc.abs(column.cast(pa.float64())), options=_ZERO).as_py()
+    most = pc.sum(pc.abs(column.cast(pa.float64(), safe=False)), options=_ZERO).as_py()
     return bool(most >= _SAFE)
 
 
