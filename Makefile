@@ -1,6 +1,6 @@
 # Every task of the project. `make` alone explains them; each sets the project up first when needed.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check bench soak matrix dist lock clean
+.PHONY: help setup demo test quick check bench soak matrix dist lock screenshots clean
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -14,7 +14,7 @@ export PYTHON
 
 help: ## explain the targets
 	@echo "Tidemill: make TARGET"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "Needs Python 3.11 to 3.14 and Java >= 17. PYTHON=/path/to/python chooses the interpreter;"
 	@echo "ARGS='...' is handed to demo, test (pytest), bench and soak; test ROOM=query runs tests/query only."
 
@@ -65,6 +65,9 @@ matrix: ## demo and test in an empty clone, with every Python and every Java of 
 dist: setup ## build the wheel and the source distribution in dist/
 	@rm -rf dist
 	@$(BIN)/python -m hatchling build
+
+screenshots: $(DEV) ## pictures of each page of the console, in docs/images (needs Chromium)
+	@$(BIN)/python scripts/screenshots.py
 
 lock: ## renew the locks from pyproject.toml
 	@scripts/lock.sh

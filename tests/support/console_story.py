@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Final
 
 from tidemill.mill import Mill
-from tidemill.model.time import HOUR, format_instant, parse_instant
+from tidemill.model.time import HOUR, parse_instant
 
 PROJECT: Final = """
 version: 1
@@ -121,8 +121,8 @@ def hour_of(hour: int, start: int = 0, count: int = 40) -> list[Request]:
 def land_hour(mill: Mill, hour: int, requests: list[Request], *broken: str, name: str = "") -> None:
     start = parse_instant(f"{DAY}T{hour:02}:00:00Z")
     content = "\n".join([*(one.line for one in requests), *broken]).encode()
-    bounds = {"start": format_instant(start), "end": format_instant(start + HOUR)}
-    mill.land("requests", content, name=name or f"hour-{hour:02}.ndjson", source="file", **bounds)
+    name = name or f"hour-{hour:02}.ndjson"
+    mill.land("requests", content, name=name, source="file", start=start, end=start + HOUR)
 
 
 def tell(mill: Mill) -> None:

@@ -184,7 +184,7 @@ function blank(B, spec) {
   else if (spec.kind !== "heat" && spec.kind !== "matrix") how.y_range = heights(B, spec);
   const figure = B.Plotting.figure(how);
   style(B, figure);
-  if (how.height < 200) for (const one of figure.below[0].ticker.tickers ?? []) one.desired_num_ticks = 3; // there is little room
+  if (how.height < 200) figure.below[0].ticker.desired_num_ticks = 3; // there is little room
   if (!spec.names && spec.kind !== "matrix") {
     const pan = new B.PanTool({ dimensions: "width" });
     const wheel = new B.WheelZoomTool({ dimensions: "width", modifiers: { ctrl: true } });

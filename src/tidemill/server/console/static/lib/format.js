@@ -34,7 +34,7 @@ export function value(value) {
   if (value instanceof Exact) return grouped(value.text);
   if (typeof value === "number") return Number.isInteger(value) ? WHOLE.format(value) : grouped(String(value));
   if (typeof value === "object") return JSON.stringify(value);
-  return String(value);
+  return /^\d{4}-\d\d-\d\dT[\d:.]+Z$/.test(value) ? value.replace("T", " ").replace("Z", "") : String(value);
 }
 
 /** @param {string} text of a number */
@@ -102,7 +102,7 @@ export function ofMicros(us) {
   return text.replace(/\.?0+Z$/, (found) => (found.startsWith(".") || text.includes(".") ? "Z" : found));
 }
 
-/** @param {string} id */
+/** The first digits of an id that is a hash; a name stays as it is. @param {string} id */
 export function short(id) {
-  return id.length > 14 ? id.slice(0, 12) : id;
+  return /^[0-9a-f]{20,}$/.test(id) ? id.slice(0, 12) : id.length > 60 ? id.slice(0, 57) + "…" : id;
 }

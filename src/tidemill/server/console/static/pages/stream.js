@@ -105,8 +105,8 @@ export default class Stream extends Page {
           one.attempts ? ["Attempts", format.count(one.attempts)] : null,
         ]),
         one.members ? h("div", { class: "stack" }, h("h3", null, `Slices (${one.members.length})`), this.members(one)) : null),
-      one.revisions ? panel("Revisions", one.revisions.length > 1 ? "choose two to see what changed" : "",
-        one.revisions.length ? this.revisions(one, changes) : h("p", { class: "empty" }, "Not built yet."), changes) : null,
+      one.revisions ? panel("Revisions", one.revisions.length > 1 ? "no file is ever changed: what came later is beside what was handed on before" : "",
+        h("div", { class: "stack" }, one.revisions.length ? this.revisions(one, changes) : h("p", { class: "empty" }, "Not built yet."), changes)) : null,
     ];
   }
 
@@ -188,12 +188,12 @@ export default class Stream extends Page {
     const columns = ["Change", ...names];
     const made = await pages(async (cursor) => {
       const page = cursor === null ? first : await ask(cursor);
-      return { cursor: page.cursor, rows: page.rows.map((/** @type {any} */ change) => tableRow(columns, [chip(change.change === "added" ? "built" : "failed", change.change), ...names.map((name) => format.value(change.row[name]))])) };
+      return { cursor: page.cursor, rows: page.rows.map((/** @type {any} */ change) => tableRow(columns, [chip(change.change === "added" ? "built" : "failed", change.change), ...names.map((name) => h("span", { class: "nowrap" }, format.value(change.row[name])))])) };
     }, (rows) => rowTable(`Rows that changed from revision ${from} to ${to}`, columns, rows), "The rows are the same.");
     return h("div", { class: "stack" }, h("h3", null, from ? `From r${from} to r${to}` : `What r${to} holds`),
-      h("p", null, h("strong", { class: "good" }, `${format.count(first.added)} added`), ", ", h("strong", { class: "bad" }, `${format.count(first.removed)} removed`), `, ${format.count(first.unchanged)} unchanged. `,
-        first.slices?.added.length ? h("span", { class: "soft" }, `Because of ${first.slices.added.join(", ")}.`) : null,
-        first.slices?.removed.length ? h("span", { class: "soft" }, ` Without ${first.slices.removed.join(", ")}.`) : null), ...made);
+      h("p", null, h("strong", { class: "good" }, `${format.count(first.added)} added`), ", ", h("strong", { class: first.removed ? "bad" : "soft" }, `${format.count(first.removed)} removed`), `, ${format.count(first.unchanged)} unchanged. `,
+        first.slices?.added.length ? h("span", { class: "soft" }, `Because of ${first.slices.added.map(format.short).join(", ")}.`) : null,
+        first.slices?.removed.length ? h("span", { class: "soft" }, ` Without ${first.slices.removed.map(format.short).join(", ")}.`) : null), ...made);
   }
 
   /** @param {any} described */
