@@ -239,6 +239,28 @@ def test_stock_readers_see_the_same_columns_with_their_metadata(root: Path) -> N
     assert height.metadata == {b"unit": b"m", b"standard_name": b"height", b"comment": b"above the sea"}
 
 
+def test_columns_of_accepted_records_are_what_the_json_says(root: Path) -> None:
+    """Without lists the places of values are known from when the records were first read."""
+    types = {name: kind for name, kind in TYPES.items() if "array" not in kind}
+    (root / "tidemill.yaml").write_text(config(types))
+    lines = [text for text in records() if _fits(text) and "1" not in json.loads(text)["id"][:3]]
+    spelled = '"\\u0073" : "\\u00e9", "site": { "na\\u006de": "y" } , "i": 12'
+    lines += [
+        f'  {{ "id" : "k1", "at" : {NOON} ,\t{spelled} }} ',
+        f'{{"i":-3,"unknown":[{{"s":"no"}}],"site":[{{"name":"no"}}],"id":"k2","at":{NOON},"d":1.5,"b":true}}',
+    ]
+    with opened(root) as mill:
+        land(mill, lines)
+        assert status(mill).totals["accepted"] == len(lines)
+        assert mill.verify().findings == []
+    wanted = {json.loads(text)["id"]: expected(text) for text in lines}
+    found = delta(root)
+    for name in ("ls", "ld", "lt"):
+        found = found.append_column(name, pa.nulls(found.num_rows))
+        wanted = {key: {**row, name: None} for key, row in wanted.items()}
+    assert rows_of(found) == wanted
+
+
 def _fits(text: str) -> bool:
     """Whether every declared scalar field that is there is a value of its type."""
     whole = json.loads(text, parse_float=Decimal, parse_int=Decimal)

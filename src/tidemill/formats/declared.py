@@ -192,6 +192,13 @@ def raw_columns(stream: Stream) -> RawColumns:
     )
 
 
+def located_columns(columns: RawColumns) -> tuple[str, ...]:
+    """Fields whose places in a record are kept from when it is first read to when it is written; none when
+    one of them is a list, which the scanner does not follow."""
+    lists = any(each.column.items is not None for each in columns.own)
+    return () if lists else tuple(each.name for each in columns.own)
+
+
 def _is_of_every_event(stream: Stream, column: Column) -> bool:
     """Whether raw has the values of the field, under its name, without another column."""
     event_type = stream.event_type.column if stream.event_type is not None else None

@@ -22,7 +22,7 @@ from tidemill.formats.columns import instants, may_round, scaled_numbers, string
 from tidemill.formats.decide import Number, instant_in
 from tidemill.formats.declared import Column, declared_column
 from tidemill.formats.json_core import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, NULL, OBJECT, STRING, TRUE
-from tidemill.formats.locate import Paths, elements, locate, paths_of, unescaped
+from tidemill.formats.locate import Located, Paths, elements, locate, paths_of, unescaped
 from tidemill.model.errors import StorageError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.model.windows import LEADING
@@ -74,6 +74,11 @@ def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
             f"a payload in raw is no JSON object: {record[:80]!r}",
             hint="`tidemill repair` sets the damaged part aside and makes it again",
         )
+    return typed_at(columns, data, found)
+
+
+def typed_at(columns: Columns, data: Bytes, found: Located) -> TypedRows:
+    """The same, of values whose places are known."""
     arrays: list[pa.Array] = []
     misfits: list[tuple[str, Ints]] = []
     rounded: list[str] = []

@@ -84,6 +84,7 @@ class ReadPlan:
     sealed_before: int | None = None  # events of an earlier time are refused
     delta: DeltaRule | None = None  # its records change vectors
     time_zone: str | None = None  # see `TimeRule.zone`
+    located: tuple[str, ...] = ()  # fields whose places in a record are kept: from0, to0, tag0 … of a chunk
     messages: MessageRule | None = None  # its records hold messages, the first of which with a time tells it
 
     @property

@@ -52,6 +52,7 @@ _TAGS_OF_TYPE = {
     "array": (ARRAY,),
     "any": (STRING, ESCAPED, INTEGER, FRACTION, EXPONENT, TRUE, FALSE, OBJECT, ARRAY),
 }
+NOT_LOCATED = 255  # in place of a tag, of a record that the scanner left to `decide`
 _EVENT_TYPE = ""  # among the texts by column: no column has this name
 REJECTS = pa.schema(
     [
@@ -351,7 +352,19 @@ class _Bulk:
             tags = self._tags(name)[rows]
             absent = (tags == MISSING) | (tags == NULL)
             columns[f"m{index}"] = pa.array(numbers[name], mask=absent if absent.any() else None)
-        return pa.table(columns)
+        return pa.table(columns | self._located(rows))
+
+    def _located(self, rows: Ints) -> dict[str, pa.Array]:
+        """Where the values of fields stand in their records."""
+        lengths = self.chunk.ends - self.chunk.starts
+        narrow = np.uint16 if int(lengths.max(initial=0)) < 1 << 16 else np.int32
+        found: dict[str, pa.Array] = {}
+        for index, name in enumerate(self.plan.located):
+            column = self.plan.columns.index(name)
+            found[f"tag{index}"] = pa.array(self.found.tags[column][rows])
+            found[f"from{index}"] = pa.array(self.found.froms[column][rows].astype(narrow))
+            found[f"to{index}"] = pa.array(self.found.tos[column][rows].astype(narrow))
+        return found
 
     def _dimension(
         self, name: str, rows: Ints, texts: dict[str, pa.Array], numbers: dict[str, Ints]
@@ -383,6 +396,9 @@ def _decided_columns(
         columns[f"d{index}"] = [j.dimensions[index] for j in decided]
     for index in range(len(plan.measures)):
         columns[f"m{index}"] = [j.measures[index] for j in decided]
+    for index in range(len(plan.located)):
+        columns[f"tag{index}"] = np.full(at.size, NOT_LOCATED, np.uint8)
+        columns[f"from{index}"] = columns[f"to{index}"] = np.zeros(at.size, np.int64)
     arrays = []
     for f in schema:
         if pa.types.is_dictionary(f.type):

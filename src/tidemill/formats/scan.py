@@ -68,7 +68,7 @@ from tidemill.formats.json_core import (
 from tidemill.formats.loads import byte_at, copy_bytes
 
 if TYPE_CHECKING:
-    from tidemill.formats.arrays import Bytes, Ints, Words
+    from tidemill.formats.arrays import Bytes, Ints, Offsets, Words
 
 MAX_DEPTH: Final = 64
 _MAX_KEYS: Final = 512  # open keys of one record that are checked for repeats; more goes to `decide`
@@ -153,6 +153,8 @@ def _scan(
     tags: Bytes,
     texts: Bytes,
     spans: Ints,
+    froms: Offsets,
+    tos: Offsets,
     content: Words,
     proven: Bytes,
 ) -> None:
@@ -186,6 +188,8 @@ def _scan(
         ok = False
         for f in range(fields):
             tags[f, i] = MISSING
+            froms[f, i] = 0
+            tos[f, i] = 0
         for f in range(kept):
             spans[0, f, i] = 0
             spans[1, f, i] = 0
@@ -284,6 +288,8 @@ def _scan(
                     value = xxh64(scratch, 0, n, uint64(SEED_STRING))
                 if field >= 0:
                     tags[field, i] = tag
+                    froms[field, i] = s - starts[i]
+                    tos[field, i] = p - 1 - starts[i]
                     if slots[field] >= 0 and tag == STRING:
                         _keep(b, s, p - 1, slots[field], i, room, texts, spans, filled)
             elif starts_number(c):
@@ -296,6 +302,8 @@ def _scan(
                     break
                 if field >= 0:
                     tags[field, i] = tag
+                    froms[field, i] = s - starts[i]
+                    tos[field, i] = p - starts[i]
                     if slots[field] >= 0:
                         _keep(b, s, p, slots[field], i, room, texts, spans, filled)
             elif is_open(c):
@@ -345,6 +353,8 @@ class Scanned:
     tags: Bytes  # [column, record]: what stands there
     texts: Bytes  # [kept column]: its plain strings and numbers, one right behind the other
     spans: Ints  # [2, kept column, record]: from and to in its text
+    froms: Offsets  # [column, record]: where its string (without quotes) or number begins in the record …
+    tos: Offsets  # … and ends
     content: Words  # hash of the object
 
 
@@ -373,11 +383,13 @@ def scan(
         tags=np.empty((len(columns), n), np.uint8),
         texts=np.empty((len(keep), data.size), np.uint8),
         spans=np.empty((2, len(keep), n), np.int64),
+        froms=np.empty((len(columns), n), np.int32),
+        tos=np.empty((len(columns), n), np.int32),
         content=np.empty(n, np.uint64),
     )
     flat = found.texts.reshape(-1)
     _scan(
         data, starts, ends, max_depth, paths, slots,
-        found.tags, flat, found.spans, found.content, found.proven,
+        found.tags, flat, found.spans, found.froms, found.tos, found.content, found.proven,
     )  # fmt: skip
     return found

@@ -20,7 +20,7 @@ from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import one, read_ipc
-from tidemill.formats.declared import raw_columns
+from tidemill.formats.declared import located_columns, raw_columns
 from tidemill.formats.key_runs import key_ranges
 from tidemill.formats.plan import ReadPlan, plan_for, reading_of
 from tidemill.model.failpoints import failpoint
@@ -181,7 +181,7 @@ class Acceptor:
         pieces = [piece for s in slices for piece in self._pieces(s.entry)]
         pieces = [replace(piece, order=number) for number, piece in enumerate(pieces)]
         groups = spread([max(1, p.size) for p in pieces], self._tasks(sum(p.size for p in pieces)))
-        plan = replace(self.plan, sealed_before=self.refused_before())
+        plan = replace(self.plan, sealed_before=self.refused_before(), located=located_columns(self.columns))
         units = [
             StageUnit(plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
             for group in groups

@@ -18,7 +18,9 @@ from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, read_ipc, string_buffers
 from tidemill.formats.columns import copy_at
 from tidemill.formats.declared import RawColumns
-from tidemill.formats.payload_columns import typed
+from tidemill.formats.locate import Located, locate
+from tidemill.formats.payload_columns import TypedRows, typed, typed_at
+from tidemill.formats.read import NOT_LOCATED
 from tidemill.model.levels import BASE
 from tidemill.model.slices import RecordOutcome
 from tidemill.raw.accept.gate import CONFLICT
@@ -192,7 +194,7 @@ class _Rows:
         unit = self.unit
         table = self._raw_table()
         payload = one(table.column("payload"))
-        values = typed(own_columns(unit.columns), payload)
+        values = self._fields(payload)
         for name, array in nested_columns(unit.columns, values, payload_sizes(payload)).items():
             table = table.append_column(name, array)
         footer = replace(
@@ -206,6 +208,33 @@ class _Rows:
             self._write_part(table, number, start, stop, footer if number == 0 else footer.said_before())
             for number, (start, stop) in enumerate(pairwise([*starts, self.total]))
         ]
+
+    def _fields(self, payload: pa.StringArray) -> TypedRows:
+        """The declared fields, by where the scanner of the records found them."""
+        wanted = own_columns(self.unit.columns)
+        if not wanted.columns or not all("tag0" in table.column_names for table in self.tables):
+            return typed(wanted, payload)
+        offsets, data = string_buffers(payload)
+        ends = offsets.astype(np.int64)
+        shape = (len(wanted.columns), self.total)
+        found = Located(
+            np.empty(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int64),
+            np.zeros(self.total, np.uint8),
+        )  # fmt: skip
+        for index in range(len(wanted.columns)):
+            found.tags[index] = self._numbers(f"tag{index}")[self.order]
+            found.starts[index] = ends[:-1] + self._numbers(f"from{index}")[self.order]
+            found.ends[index] = ends[:-1] + self._numbers(f"to{index}")[self.order]
+        writable = data.copy()  # as the kernels are compiled
+        left = np.flatnonzero(found.tags[0] == NOT_LOCATED)
+        if left.size:
+            again = locate(writable, ends[left], ends[left + 1], wanted.paths)
+            found.tags[:, left], found.starts[:, left], found.ends[:, left] = (
+                again.tags,
+                again.starts,
+                again.ends,
+            )
+        return typed_at(wanted, writable, found)
 
     def _write_part(
         self, table: pa.Table, number: int, start: int, stop: int, footer: BatchFooter
