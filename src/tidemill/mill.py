@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.catalog import StreamFacts
+    from tidemill.query.past import Change
     from tidemill.query.plain_sql.service import SqlAnswer
     from tidemill.query.search.searching import SearchPage, SearchPlan
     from tidemill.query.service import Asked
@@ -577,27 +578,40 @@ class Mill:
 
     def ask(
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
-        engine: str = "duckdb", check_tenant: bool = True,
+        engine: str = "duckdb", check_tenant: bool = True, as_of: str | int | None = None,
     ) -> Answer | Explanation:  # fmt: skip
         """Answer a query, given as text or as a JSON document: `table` has the rows, `completeness` says what
         is missing from them. For `EXPLAIN` the answer is an Explanation.
 
         If the stream has several tenants, name one or ask for `all_tenants`. With `strict`, an incomplete
         answer raises IncompleteError. With `check_tenant=False`, a tenant without events is not an error.
+        `as_of` is an instant, or how long ago: the answer is what it was then, as `AS OF` in the text.
         """
         from tidemill.query.service import TenantChoice, ask
 
         whose = TenantChoice(tenant, all_tenants, check_tenant)
-        return ask(self.warehouse, self._querier, query, whose, strict=strict, engine=engine)
+        return ask(self.warehouse, self._querier, query, whose, strict=strict, engine=engine, as_of=as_of)
 
     def query(
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
-        engine: str = "duckdb",
+        engine: str = "duckdb", as_of: str | int | None = None,
     ) -> pa.Table:  # fmt: skip
         """The rows of a query as an Arrow table; arguments as for `ask`."""
         from tidemill.query.service import rows_of
 
-        return rows_of(self.ask(query, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine))
+        return rows_of(
+            self.ask(query, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine, as_of=as_of)
+        )
+
+    def changes(
+        self, stream: str, after: str | int, *, start: str | int | None = None, end: str | int | None = None
+    ) -> list[Change]:
+        """The slices that changed what a span of a stream says after an instant of arrival, oldest first:
+        each came, or was retracted, `at` an instant. `ask` with `as_of` says what it was between two."""
+        from tidemill.query.past import changes_since
+
+        span = None if start is None and end is None else arguments.span(start, end)
+        return changes_since(self.state, self.project.stream(stream).name, arguments.instant(after), span)
 
     def sql(
         self, statement: str, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,

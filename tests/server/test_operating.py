@@ -85,3 +85,25 @@ def test_ledger_and_quarantine_are_filtered_by_outcome_and_reason(served):
     assert listed(reason="skew") == []
     held = served.http.get(f"{SHOWN}/quarantine", params={"outcome": "conflict"}).json()["rows"]
     assert [one["event_id"] for one in held] == ["e2"]
+
+
+def test_slices_that_changed_a_span_come_a_page_at_a_time(served):
+    for n in range(3):
+        served.send("requests", [served.request(f"late-{n}", n)])
+        served.settle()
+    expected = [one.id for one in served.mill.ledger("requests")][::-1]
+    found, params = [], {"after": "2026-01-01", "limit": 2, "from": HOUR, "to": END}
+    while True:
+        page = served.http.get(f"{SHOWN}/changes", params=params).json()
+        assert page["total"] == len(expected)
+        found += [one["slice"] for one in page["changes"]]
+        if page["cursor"] is None:
+            break
+        params["cursor"] = page["cursor"]
+    assert found == expected
+    none = served.http.get(f"{SHOWN}/changes", params={"after": "2026-01-01", "from": END}).json()
+    assert none["changes"] == []
+    at = served.http.get(f"{SHOWN}/changes", params={"after": "2026-01-01"}).json()["changes"][1]["at"]
+    query = {"q": "SELECT count FROM requests", "as_of": at}
+    answer = served.http.get("/v1/query", params=query).json()
+    assert (answer["rows"], answer["as_of"]["slices_after"]) == ([{"count": 4}], 2)

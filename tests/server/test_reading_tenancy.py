@@ -125,6 +125,8 @@ class Asked:
 
 
 QUERIES = (
+    "SELECT count FROM {stream} AS OF 0s",
+    "SELECT count FROM {stream} AS OF 1h",
     "SELECT count FROM {stream} GROUP BY api",
     "EXPLAIN SELECT count FROM {stream}",
     "SELECT count FROM {stream} INTERVAL 1h",
@@ -190,6 +192,9 @@ def _ways(operation: str, url: str) -> Iterator[tuple[dict[str, object], dict[st
         case "get_windows":
             yield from (({"state": state}, None) for state in ("built", "final", "waiting"))
             yield {}, None
+        case "get_changes":
+            yield {"after": "10d"}, None
+            yield {"after": "10d", "limit": 1}, None
         case "get_timeline":
             yield {}, None
             yield {"limit": 1}, None
@@ -312,7 +317,7 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     assert told("get_trace", '"event_id":"a-0"', '"outcome":"accepted"', '"includes":true')
     for operation in ("get_status", "get_metrics", "post_rebuild", "post_retry", "post_replay"):
         assert {status for _, status, _ in found[operation]} == {403}
-    for operation in ("get_ledger", "get_manifest", "get_slice"):
+    for operation in ("get_ledger", "get_manifest", "get_slice", "get_changes"):
         shared = {status for asked, status, _ in found[operation] if "shared" in asked.url}
         assert shared <= {403}
 

@@ -67,6 +67,10 @@ def query(
     tenant: Tenant = None,
     all_tenants: AllTenants = False,
     strict: Strict = False,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", metavar="T", help="As it was at this instant of arrival, or so long ago."),
+    ] = None,
     engine: Annotated[QueryEngine, typer.Option(help="What reads the rollups.")] = QueryEngine.DUCKDB,
     file: File = None,
 ) -> int:
@@ -78,7 +82,9 @@ def query(
     kind = checked_target(session, file)
     asked = _typed(text)
     with _open(session, on_spark=engine is QueryEngine.SPARK) as mill:
-        found = mill.ask(asked, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value)
+        found = mill.ask(
+            asked, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value, as_of=as_of
+        )
     from tidemill.query import Explanation
 
     if isinstance(found, Explanation):

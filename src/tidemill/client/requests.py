@@ -120,8 +120,10 @@ def ingestion(id_: str) -> Request:
     return Request("GET", f"/v1/ingestions/{quote(id_, safe='')}")
 
 
-def query(text: str | Mapping[str, object], whose: TenantParameters, *, strict: bool) -> Request:
-    content = _json(query=text, **whose.said(), strict=strict or None)
+def query(
+    text: str | Mapping[str, object], whose: TenantParameters, *, strict: bool, as_of: str | None
+) -> Request:
+    content = _json(query=text, **whose.said(), strict=strict or None, as_of=as_of)
     return Request("POST", "/v1/query", headers=_JSON, content=content)
 
 
@@ -191,6 +193,13 @@ def retry(stream: str, at: str | None) -> Request:
 
 def replay(stream: str, reason: str | None) -> Request:
     return _do(stream, "replay", reason=reason)
+
+
+def changes(
+    stream: str, after: str, start: str | None, end: str | None, limit: int | None, cursor: str | None
+) -> Request:
+    span = {"from": start, "to": end}
+    return _of(stream, "changes", after=after, **span, limit=_text(limit), cursor=cursor)
 
 
 def vector(stream: str, vector_id: str | int, at: str | None, tenant: str | None) -> Request:

@@ -170,10 +170,12 @@ class Client:
         tenant: str | None = None,
         all_tenants: bool = False,
         strict: bool = False,
+        as_of: str | None = None,
     ) -> Document:
         """Answer a query: `rows`, and in `completeness` what is missing from them. With `strict`, an
-        incomplete answer raises a ClientError with the code `incomplete`."""
-        request = requests.query(text, TenantParameters(tenant, all_tenants), strict=strict)
+        incomplete answer raises a ClientError with the code `incomplete`; `as_of` is an instant, or how long
+        ago: what the answer was then."""
+        request = requests.query(text, TenantParameters(tenant, all_tenants), strict=strict, as_of=as_of)
         return responses.document(self._ask(request).content)
 
     def sql(
@@ -291,6 +293,20 @@ class Client:
     def replay(self, stream: str, reason: str | None = None) -> Document:
         """Land the records of quarantine again, all or those of one reason. For the scope admin."""
         return responses.document(self._ask(requests.replay(stream, reason)).content)
+
+    def changes(
+        self,
+        stream: str,
+        after: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Document:
+        """Slices that changed what a span of a stream says after an instant of arrival, oldest first."""
+        request = requests.changes(stream, after, start, end, limit, cursor)
+        return responses.document(self._ask(request).content)
 
     def vector(
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None

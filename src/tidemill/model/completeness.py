@@ -12,7 +12,7 @@ from tidemill.model.errors import IncompleteError, Retry
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import Interval, format_instant
 
-Why = Literal["expired", "not_built"]
+Why = Literal["expired", "not_built", "retracted"]
 What = Literal["landed", "failed", "retraction", "tiles", "windows"]
 
 ROUND: Final = "tidemill run --once"

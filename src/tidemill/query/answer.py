@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from tidemill.model.completeness import Completeness
 from tidemill.model.time import MIN_INSTANT, Interval, format_duration, format_instant
 from tidemill.query.cover import ALL_TIME, CoverPiece
+from tidemill.query.past import Past
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,6 +35,7 @@ class Answer:
     engine: Engine = "duckdb"
     step: str | None = None  # INTERVAL as it was asked, with its time zone
     pieces: tuple[CoverPiece, ...] = ()  # what it is made of, by time
+    past: Past | None = None  # AS OF: the stream as it was then
 
 
 @dataclass(frozen=True, slots=True)

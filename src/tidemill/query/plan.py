@@ -49,6 +49,7 @@ from tidemill.query.language.ast import (
     values_in_having,
 )
 from tidemill.query.language.moments import instant_of, span_of
+from tidemill.query.past import Past
 from tidemill.query.values import ValueColumn, ValuePart, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Plan:
     tenant: str | None
     parts: tuple[ValuePart, ...]  # what is folded for the columns, each once
     rows: tuple[Rows, ...]  # that they are folded over, each once
+    past: Past | None = None  # the stream as it was then: answered from raw; None: as it is now
 
     @property
     def read(self) -> Interval | None:

@@ -5,16 +5,19 @@ Reads no clock: `now` (for SINCE) and the watermark are handed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidemill.model.completeness import Arrivals
 from tidemill.model.errors import QueryError
 from tidemill.model.time import Interval
 from tidemill.query.answer import Answer, Engine, Explanation
-from tidemill.query.language.ast import Query
+from tidemill.query.language.ast import Moment, Query
 from tidemill.query.language.document import Document, query_from
+from tidemill.query.language.moments import instant_of
 from tidemill.query.language.parse import parse, pointed
 from tidemill.query.language.written import text_of
+from tidemill.query.past import Past
 from tidemill.query.plan import Plan, declared_stream, make_plan
 from tidemill.query.run import PlanReader, Runner
 from tidemill.query.source import Source
@@ -54,29 +57,36 @@ class Querier:
         arrivals: Arrivals | Callable[[str, Interval | None], Arrivals] = NO_ARRIVALS,
         engine: str = "duckdb",
         strict: bool = False,
+        as_of: Moment | None = None,
+        past: Callable[[str, int, Interval | None], Past] | None = None,
     ) -> Answer | Explanation:
         """The answer to a text or a document, for one tenant, or for all of them (None: an administrator's
         choice). With `strict`, IncompleteError when something is missing or pending.
 
         `tenant` may be a function that is told the stream, once it is known to be declared. `arrivals` are
         those of the stream asked for, or a function that is told its name and the time that can change the
-        answer (None: any).
+        answer (None: any). `as_of` is as AS OF in the text; `past` gives the past of a stream, as far as it
+        concerns a time.
         """
         on = _engine(engine)
-        query, plan = self._planned(asked, tenant, now)
+        query, plan, at = self._planned(asked, tenant, now, as_of)
         # First what waits, then the tables: what is built meanwhile is in the answer and named as pending.
         known = arrivals(plan.stream, plan.touched) if callable(arrivals) else arrivals
+        then = past(plan.stream, at, plan.touched) if at is not None and past is not None else None
+        if then is not None and then.changed:
+            plan = replace(plan, past=then)
+            known = Arrivals(then.watermark if plan.tenant is None else None, as_of=then.newest)
         source = self._source_for(plan.stream)
         if query.explain:
             return self._runner.explain(plan, source, known, on)
         answer = self._runner.run(plan, source, known, self._reader() if on == "spark" else None)
         if strict:
             answer.completeness.check()
-        return answer
+        return answer if then is None else replace(answer, past=then)
 
     def explain(self, asked: str | Document, *, tenant: str | None, now: int) -> Explanation:
         """What `ask` would do, with or without EXPLAIN in front of the text."""
-        _, plan = self._planned(asked, tenant, now)
+        _, plan, _ = self._planned(asked, tenant, now, None)
         return self._runner.explain(plan, self._source_for(plan.stream), NO_ARRIVALS)
 
     def close(self) -> None:
@@ -90,8 +100,13 @@ class Querier:
         return SparkReader(self._spark())
 
     def _planned(
-        self, asked: str | Document, tenant: str | Callable[[str], str | None] | None, now: int
-    ) -> tuple[Query, Plan]:
+        self,
+        asked: str | Document,
+        tenant: str | Callable[[str], str | None] | None,
+        now: int,
+        as_of: Moment | None,
+    ) -> tuple[Query, Plan, int | None]:
+        """With the instant of AS OF, at which SINCE and now are, too."""
         if isinstance(asked, str) and not asked.lstrip().startswith("{"):
             query, text = parse(asked), asked
         else:
@@ -100,9 +115,28 @@ class Querier:
         try:
             stream = declared_stream(query, self._streams).name
             whose = tenant(stream) if callable(tenant) else tenant
-            return query, make_plan(query, self._streams, tenant=whose, now=now)
+            at = _instant(query, as_of, now)
+            plan = make_plan(query, self._streams, tenant=whose, now=now if at is None else at)
+            return query, plan, at
         except QueryError as error:
             raise pointed(error, text) from None
+
+
+def _instant(query: Query, as_of: Moment | None, now: int) -> int | None:
+    """When AS OF is; None: it is not asked for."""
+    clause = query.as_of
+    if clause is not None and as_of is not None:
+        hint = "give it in the query or beside it"
+        raise QueryError("AS OF is given twice", hint=hint, position=clause.position)
+    moment = clause.moment if clause is not None else as_of
+    if moment is None:
+        return None
+    zone = query.timezone.word if query.timezone is not None else None
+    at, position = instant_of(moment, now, zone), clause.position if clause is not None else None
+    if at > now:
+        hint = "use an instant in the past, or so long ago: 1h"
+        raise QueryError("AS OF lies in the future", hint=hint, position=position)
+    return at
 
 
 def _engine(name: str) -> Engine:

@@ -55,12 +55,18 @@ class RawEvents:
             return _NEVER
         seen = sum(part.rows for part in parts)
         made: list[pa.Table] = []
-        for events in _batches(cursor, self.snapshot.paths(parts), asked):
+        long = asked.filter is not None or asked.past is not None
+        at_once = not long or self._follows(asked)
+        for events in _batches(cursor, self.snapshot.paths(parts), asked, at_once=at_once):
             rows = self._made(asked, events)
             if rows is None:
                 return RawRows(None, len(parts), seen, is_known=False)
             made.append(rows)
         return RawRows(_joined(made), len(parts), seen)
+
+    def _follows(self, asked: RawAsked) -> bool:
+        """Whether one of the metrics is about objects and their states."""
+        return any(self.stream.metrics[name].kind == "state" for name in asked.metrics)
 
     def counted(self, events: pa.Table, span: Interval) -> pa.Table | None:
         """The rows that rollups of all metrics would have of these events of `span` alone; None: what was
@@ -106,11 +112,17 @@ class RawEvents:
         ]
         if not spec.in_order:
             return pa.concat_tables(_rows(spec, span, piece, None) for span, piece in pieces)
-        return self._remembering(whole, spec, pieces)
+        until = None if asked.past is None else asked.past.offset + 1
+        return self._remembering(whole, spec, pieces, until)
 
     def _remembering(
-        self, whole: RollupSpec, spec: RollupSpec, pieces: Sequence[tuple[Interval, pa.Table]]
+        self,
+        whole: RollupSpec,
+        spec: RollupSpec,
+        pieces: Sequence[tuple[Interval, pa.Table]],
+        until: int | None,
     ) -> pa.Table | None:
+        """With observations at offsets of the ledger below `until`, or all."""
         import pyarrow as pa
 
         from tidemill.outputs.rollups.state_history import recollect
@@ -120,7 +132,7 @@ class RawEvents:
             if known is None:
                 return None
             try:
-                return pa.concat_tables(_rows(spec, span, piece, known) for span, piece in pieces)
+                return pa.concat_tables(_rows(spec, span, piece, known, until) for span, piece in pieces)
             except FileNotFoundError:
                 continue  # merged into another since the log was read
         raise StorageError(
@@ -139,9 +151,11 @@ def _joined(made: Sequence[pa.Table]) -> pa.Table | None:
     return pa.concat_tables(made) if made else None
 
 
-def _batches(cursor: duckdb.DuckDBPyConnection, paths: Sequence[str], asked: RawAsked) -> Iterator[pa.Table]:
-    """The events of the spans, in any order. All at once, unless the payload is looked into: then the spans
-    are long, and no metric is among them that needs to see an object's events together."""
+def _batches(
+    cursor: duckdb.DuckDBPyConnection, paths: Sequence[str], asked: RawAsked, *, at_once: bool
+) -> Iterator[pa.Table]:
+    """The events of the spans, in any order; `at_once` where a metric needs to see an object's events
+    together, or the spans are short."""
     import pyarrow as pa
 
     values = _bounds(asked)
@@ -151,22 +165,31 @@ def _batches(cursor: duckdb.DuckDBPyConnection, paths: Sequence[str], asked: Raw
     )
     if asked.tenant is not None:
         where = f"tenant = $tenant AND ({where})"
+    if asked.past is not None:
+        where = f"arrival <= make_timestamptz($arrived) AND ({where})"
+        if asked.past.without:
+            where = f"NOT list_contains($without, slice) AND {where}"
     values["files"] = [literal_path(path) for path in checked(paths)]
     scan = "read_parquet($files, hive_partitioning = false)"
     found = cursor.execute(f"SELECT {', '.join(_COLUMNS)} FROM {scan} WHERE {where}", values)
-    if asked.filter is None:
+    if at_once:
         events = found.to_arrow_table()
         if events.num_rows:
             yield events
         return
     for batch in found.to_arrow_reader(_AT_ONCE):
-        events = _passing(asked.filter, pa.Table.from_batches([batch]))
+        events = pa.Table.from_batches([batch])
+        events = events if asked.filter is None else _passing(asked.filter, events)
         if events.num_rows:
             yield events
 
 
 def _bounds(asked: RawAsked) -> dict[str, object]:
     values: dict[str, object] = {} if asked.tenant is None else {"tenant": asked.tenant}
+    if asked.past is not None:
+        values["arrived"] = asked.past.at
+        if asked.past.without:
+            values["without"] = sorted(asked.past.without)
     for i, span in enumerate(asked.spans):
         values |= {f"start_{i}": span.start, f"end_{i}": span.end}
     return values
@@ -182,7 +205,13 @@ def _passing(condition: Condition, events: pa.Table) -> pa.Table:
     return events.filter(pa.array(holds(condition, one(events.column("payload")), {})))
 
 
-def _rows(spec: RollupSpec, span: Interval, events: pa.Table, known: Recollection | None) -> pa.Table:
+def _rows(
+    spec: RollupSpec,
+    span: Interval,
+    events: pa.Table,
+    known: Recollection | None,
+    until: int | None = None,
+) -> pa.Table:
     """The rows of the events of one span. No bucket starts before it."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -195,7 +224,7 @@ def _rows(spec: RollupSpec, span: Interval, events: pa.Table, known: Recollectio
         cells = dict(known.admitted(cells))
         for metric in spec.metrics:
             if metric.following is not None:
-                cells[metric.name] = _states(metric, span, events, known)
+                cells[metric.name] = _states(metric, span, events, known, until)
     rows = to_rows(spec, cells)
     at = rows.schema.get_field_index("bucket")
     bucket = rows.column(at)
@@ -203,7 +232,9 @@ def _rows(spec: RollupSpec, span: Interval, events: pa.Table, known: Recollectio
     return rows.set_column(at, "bucket", starts.cast(bucket.type))
 
 
-def _states(metric: Metric, span: Interval, events: pa.Table, known: Recollection) -> pa.Table:
+def _states(
+    metric: Metric, span: Interval, events: pa.Table, known: Recollection, until: int | None
+) -> pa.Table:
     """Which objects were seen is read from raw, what was seen of them before from what is remembered."""
     from tidemill.formats.arrow import one
     from tidemill.outputs.rollups.cells import cell_schema
@@ -215,7 +246,7 @@ def _states(metric: Metric, span: Interval, events: pa.Table, known: Recollectio
     if not seen.num_rows:
         return cell_schema(metric).empty_table()
     objects = asked(in_order(seen.drop_columns(["slice"])))
-    history = histories_of(metric, known.observation_files.get(metric.name, ()), objects, (0, 1 << 64))
+    history = histories_of(metric, known.observation_files.get(metric.name, ()), objects, (0, 1 << 64), until)
     time: NDArray[np.int64] = one(history.column("time")).to_numpy()
     inside = (time >= span.start) & (time < span.end)
     return state_cells(metric, known.renamed(metric.name, history), inside)

@@ -11,6 +11,7 @@ from tidemill.model.completeness import Available, Missing, Outdated, not_built
 from tidemill.model.levels import BASE, NAMES
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.query.cover import ALL_TIME, BEGINNING, RAW, Cover, ceil, cover, cover_cells, expired, joined
+from tidemill.query.past import Past
 from tidemill.query.plan import Plan
 
 
@@ -37,8 +38,10 @@ class QueryReading:
 
 def reading_of(plan: Plan, available: Available) -> QueryReading:
     """One rule for totals, intervals and states."""
+    only_raw = Available(dict.fromkeys(NAMES, ALL_TIME.end), available.raw)
+    if plan.past is not None:
+        return _then(_with_missing(_read(plan, only_raw), _forgotten), plan.past)
     if plan.filter is not None:
-        only_raw = Available(dict.fromkeys(NAMES, ALL_TIME.end), available.raw)
         return _with_missing(_read(plan, only_raw), _unfiltered)
     outdated = available.not_built(plan.uses)
     if outdated is None:
@@ -52,6 +55,27 @@ def _lacking(span: Interval, outdated: Outdated, plan: Plan, available: Availabl
         valid = Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT))
         return not_built(valid, outdated, plan.metric)
     return expired(span, available)
+
+
+def _then(reading: QueryReading, past: Past) -> QueryReading:
+    """Where a slice counted that was retracted since, there is no number."""
+    gone = tuple(one.span for one in past.missing)
+    unknown = (Interval(min(span.start for span in gone), ALL_TIME.end),) if gone else ()
+    return replace(
+        reading,
+        lost=tuple(sorted({*reading.lost, *gone})),
+        unknown=(*reading.unknown, *unknown),
+        missing=(*reading.missing, *past.missing),
+    )
+
+
+def _forgotten(span: Interval) -> Missing:
+    return Missing(
+        Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT)),
+        "expired",
+        "AS OF looks at the events themselves, and raw of that time expired",
+        "leave AS OF out, or let the span start later",
+    )
 
 
 def _unfiltered(span: Interval) -> Missing:

@@ -250,7 +250,7 @@ def _made_of_raw(
     if source.raw is None:
         return RawRows(None, is_known=False)
     metrics = frozenset(rows.metric for rows in plan.rows)
-    return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter), cursor)
+    return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter, plan.past), cursor)
 
 
 def _scanned(reading: QueryReading, source: Source, raw: RawRows) -> tuple[Scans, Scans]:
@@ -293,7 +293,7 @@ def _with_cells(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.Du
 
 
 def _level(plan: Plan, reading: QueryReading) -> str:
-    if plan.filter is not None:
+    if plan.filter is not None or plan.past is not None:
         return RAW
     return plan.level.name if plan.level is not None else reading.level
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tidemill.ingest.warehouse import Warehouse
     from tidemill.query import Answer, Explanation, Querier
+    from tidemill.query.language.ast import Moment
     from tidemill.query.source import Source
     from tidemill.storage.tables.snapshot import Snapshot
 
@@ -70,8 +71,18 @@ class TenantChoice:
 
 
 def ask(
-    warehouse: Warehouse, querier: Querier, query: Asked, whose: TenantChoice, *, strict: bool, engine: str
+    warehouse: Warehouse,
+    querier: Querier,
+    query: Asked,
+    whose: TenantChoice,
+    *,
+    strict: bool,
+    engine: str,
+    as_of: str | int | None = None,
 ) -> Answer | Explanation:
+    """`as_of` is an instant, or how long ago."""
+    from tidemill.query.past import past_of
+
     try:
         return querier.ask(
             query,
@@ -80,9 +91,22 @@ def ask(
             arrivals=lambda stream, span: arrivals(warehouse, stream, span, tiles=True, tenant=whose.tenant),
             engine=engine,
             strict=strict,
+            as_of=None if as_of is None else moment_of(as_of),
+            past=lambda stream, at, span: past_of(warehouse.state, stream, at, span),
         )
     except StorageError as error:
         raise named(error, warehouse.root) from error
+
+
+def moment_of(as_of: str | int) -> Moment:
+    """What `AS OF` takes, given beside the query."""
+    from tidemill.query.language.ast import Now, Since
+    from tidemill.query.language.words import since_of
+
+    if isinstance(as_of, int):
+        return as_of
+    found = since_of(as_of)
+    return Now(-found.duration) if isinstance(found, Since) else found
 
 
 def rows_of(answer: Answer | Explanation) -> pa.Table:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.model.conditions.ast import Condition
+    from tidemill.query.past import Past
     from tidemill.storage.tables.snapshot import Snapshot
 
 
@@ -37,6 +38,7 @@ class RawAsked:
     tenant: str | None  # None: all
     spans: Sequence[Interval]  # by time, apart: no row is of events of two of them
     filter: Condition | None = None  # that the payload of an event must be true for
+    past: Past | None = None  # only what counted then
 
 
 @dataclass(frozen=True, slots=True)

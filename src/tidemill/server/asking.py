@@ -48,6 +48,9 @@ Format = Annotated[
     Literal["json", "arrow"], Query(description="arrow: the rows as an Arrow file, the rest as its metadata")
 ]
 Strict = Annotated[bool, Query(description="an answer that lacks something is an error")]
+AsOf = Annotated[
+    str | None, Query(max_length=64, description="as of this instant of arrival, or so long ago: 1h")
+]
 Size = Annotated[int | None, Query(ge=1, le=MOST_FOUND, description="events of a page; before LIMIT")]
 Page = Annotated[str | None, Query(max_length=2_000, description="of the page before")]
 
@@ -72,6 +75,7 @@ _ANSWER: Final[Mapping[str, object]] = {
     "span": {"start": START, "end": END},
     "completeness": COMPLETE,
     "engine": "duckdb",
+    "as_of": {"at": END, "changed": True, "slices_after": 1, "reaches_back_to": None, "missing": []},
 }
 _FOUND: Final[Mapping[str, object]] = {
     "stream": "requests",
@@ -135,7 +139,13 @@ def router(readers: Readers) -> APIRouter:
         response_class=Response,
         responses={**answered, **posted},
         openapi_extra=taken(
-            {"query": _TEXT}, "query", query=_ASKED, tenant=_MAYBE, all_tenants=_SWITCH, strict=_SWITCH
+            {"query": _TEXT},
+            "query",
+            query=_ASKED,
+            tenant=_MAYBE,
+            all_tenants=_SWITCH,
+            strict=_SWITCH,
+            as_of=_MAYBE,
         ),
     )
     routes.add_api_route(
@@ -190,42 +200,56 @@ class _QueryRoutes:
         tenant: Tenant = None,
         all_tenants: AllTenants = False,
         strict: Strict = False,
+        as_of: AsOf = None,
         format: Format = "json",
     ) -> Response:
         whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
         if format == "arrow":
-            made = await self._readers.run(lambda: self._arrow(who, q, whose, strict=strict))
+            made = await self._readers.run(lambda: self._arrow(who, q, whose, strict=strict, as_of=as_of))
             headers = {"Content-Disposition": 'attachment; filename="answer.arrow"'}
             return Response(made, headers=headers, media_type=ARROW)
-        return await self._readers.answer(lambda: self._answer(who, q, whose, strict=strict))
+        return await self._readers.answer(lambda: self._answer(who, q, whose, strict=strict, as_of=as_of))
 
     async def post_query(self, request: Request, who: Reader) -> Response:
-        said = await said_in(request, self._readers, "query", "tenant", "all_tenants", "strict")
+        said = await said_in(request, self._readers, "query", "tenant", "all_tenants", "strict", "as_of")
         asked, strict = asked_in(said, "query"), switch(said, "strict")
         whose = tenancy.whose(who, text(said, "tenant"), all_tenants=switch(said, "all_tenants"))
-        return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict))
+        as_of = text(said, "as_of")
+        return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict, as_of=as_of))
 
     def _answer(
-        self, who: Principal, asked: str | Document, whose: tenancy.TenantRule, *, strict: bool
+        self,
+        who: Principal,
+        asked: str | Document,
+        whose: tenancy.TenantRule,
+        *,
+        strict: bool,
+        as_of: str | None,
     ) -> Document:
         declared = self._readers.stream(_stream_of(asked), who)
-        found = self._found(who, declared, asked, whose, strict=strict)
+        found = self._found(who, declared, asked, whose, strict=strict, as_of=as_of)
         if isinstance(found, Explanation):
             explained = shapes.explanation(found)
             return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
-        return tenancy.without(shapes.answer(found), tenancy.NOT_OF_ANSWER, declared, who)
+        visible = tenancy.past_for(shapes.answer(found), declared, who)
+        return tenancy.without(visible, tenancy.NOT_OF_ANSWER, declared, who)
 
     def _arrow(
-        self, who: Principal, asked: str | Document, whose: tenancy.TenantRule, *, strict: bool
+        self,
+        who: Principal,
+        asked: str | Document,
+        whose: tenancy.TenantRule,
+        *,
+        strict: bool,
+        as_of: str | None,
     ) -> bytes:
         """The rows as an Arrow file; what else the answer says is in its metadata."""
         declared = self._readers.stream(_stream_of(asked), who)
-        found = self._found(who, declared, asked, whose, strict=strict)
+        found = self._found(who, declared, asked, whose, strict=strict, as_of=as_of)
         if isinstance(found, Explanation):
             raise InputError("an explanation has no rows", where="format", hint="leave format out")
-        said = tenancy.without(
-            shapes.answer(found), tenancy.NOT_OF_ANSWER | {"rows", "columns"}, declared, who
-        )
+        visible = tenancy.past_for(shapes.answer(found), declared, who)
+        said = tenancy.without(visible, tenancy.NOT_OF_ANSWER | {"rows", "columns"}, declared, who)
         table = found.table.replace_schema_metadata({METADATA: shapes.dumps(said)})
         sink = io.BytesIO()
         with arrow_file(sink, table.schema) as write:
@@ -241,9 +265,10 @@ class _QueryRoutes:
         whose: tenancy.TenantRule,
         *,
         strict: bool,
+        as_of: str | None,
     ) -> Answer | Explanation:
         """The answer as who asks may have it."""
-        found = self._mill.ask(asked, **whose)
+        found = self._mill.ask(asked, **whose, as_of=as_of)
         if isinstance(found, Explanation):
             return tenancy.for_tenant(found, declared, who)
         found = tenancy.for_tenant(found, declared, who)

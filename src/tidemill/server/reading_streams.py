@@ -13,6 +13,7 @@ from starlette.responses import Response
 from tidemill.ingest.health import ingest_health
 from tidemill.model.errors import NotFoundError
 from tidemill.model.slices import CountedAs, Reject, SliceStatus
+from tidemill.model.time import format_instant, since_when
 from tidemill.pipeline.documents import search as asked
 from tidemill.pipeline.documents import shapes
 from tidemill.pipeline.documents.gateway import health
@@ -23,7 +24,7 @@ from tidemill.query.catalog import catalog
 from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
-from tidemill.server.reading_shapes import CURSOR, SLICE, START, STREAM, shown
+from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, STREAM, shown
 from tidemill.server.service import may_know
 from tidemill.server.tenancy import (
     NOT_OF_CATALOG,
@@ -40,6 +41,18 @@ if TYPE_CHECKING:
 
 _ID: Final = 64  # characters of the id of a slice
 _LEDGER: Final = "ledger"
+_CHANGES: Final = "changes"
+_CHANGE: Final = {
+    "at": END,
+    "kind": "accepted",
+    "slice": SLICE,
+    "name": "hour-10.ndjson",
+    "source": "file",
+    "arrival": END,
+    "rows": 12,
+    "late": 0,
+    "observed": {"start": START, "end": END},
+}
 _ENTRY: Final = {
     "id": SLICE,
     "seq": 1,
@@ -98,6 +111,21 @@ def router(readers: Readers) -> APIRouter:
         response_class=Response,
         responses={
             200: shown("A page", {"slices": [_ENTRY], "cursor": CURSOR}, maybe=("cursor",)),
+            **responses(404),
+        },
+    )
+    routes.add_api_route(
+        "/v1/streams/{stream}/changes",
+        window_reader.changes,
+        summary="Slices that changed what a span says after an instant of arrival, the oldest first",
+        operation_id="get_changes",
+        response_class=Response,
+        responses={
+            200: shown(
+                "A page",
+                {"stream": "requests", "after": START, "changes": [_CHANGE], "total": 1, "cursor": CURSOR},
+                maybe=("cursor",),
+            ),
             **responses(404),
         },
     )
@@ -188,6 +216,42 @@ class _StreamRoutes:
             return {
                 "slices": [entry_for(shapes.entry(one), who) for one in page],
                 "cursor": self._readers.sealed(cursor_of(_LEDGER, page[-1].seq), who) if more else None,
+            }
+
+        return await self._readers.answer(look)
+
+    async def changes(
+        self,
+        who: Reader,
+        stream: str,
+        after: Annotated[str, Query(max_length=64, description="an instant of arrival, or how long ago")],
+        start: Annotated[
+            str | None, Query(alias="from", description="only if they have events since then")
+        ] = None,
+        end: Annotated[str | None, Query(alias="to", description="and before this")] = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Response:
+        declared = self._readers.stream(stream, who)
+        check_whole(declared, who, "changes")
+        since = since_when(after, self._mill.clock())
+        behind = (
+            None
+            if cursor is None
+            else position_of(_CHANGES, self._readers.opened(cursor, who), int, int, int)
+        )
+
+        def look() -> Document:
+            found = self._mill.changes(declared.name, since, start=start, end=end)
+            rest = [one for one in found if behind is None or one.position > behind]
+            page, more = rest[:limit], len(rest) > limit
+            last = cursor_of(_CHANGES, *page[-1].position) if more else None
+            return {
+                "stream": declared.name,
+                "after": format_instant(since),
+                "changes": [shapes.change(one) for one in page],
+                "total": len(found),
+                "cursor": None if last is None else self._readers.sealed(last, who),
             }
 
         return await self._readers.answer(look)

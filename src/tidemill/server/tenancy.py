@@ -42,6 +42,10 @@ _PENDING: Final[Mapping[str, str]] = {  # said to a tenant of a stream that it s
 }
 
 
+_RETRACTED: Final = "data of the stream that counted then was retracted since"
+_OF_PAST: Final = frozenset({"at"})  # how many slices came since is others' business
+
+
 class TenantRule(TypedDict):
     """How a question to the mill says whose events it is about."""
 
@@ -75,10 +79,20 @@ def for_tenant(found: AnswerT, stream: Stream, who: Principal) -> AnswerT:
         Pending(what, None, _PENDING[what], "It is dealt with by the next rounds")
         for what in dict.fromkeys(one.what for one in found.completeness.pending)
     )
-    visible = replace(found.completeness, pending=pending)
+    missing = tuple(
+        replace(one, detail=_RETRACTED, remedy="ask AS OF a later instant") if one.why == "retracted" else one
+        for one in found.completeness.missing
+    )
+    visible = replace(found.completeness, pending=pending, missing=missing)
     if pending:
         visible = replace(visible, complete_through=None, open=True)
     return replace(found, completeness=visible)
+
+
+def past_for(said: Said, stream: Stream, who: Principal) -> Said:
+    """An answer as of an instant, as who asks may have it."""
+    past = said.get("as_of")
+    return {**said, "as_of": only(past, _OF_PAST, stream, who)} if isinstance(past, Mapping) else said
 
 
 def tenant_for(who: Principal, asked: str | None) -> str | None:

@@ -62,14 +62,21 @@ def asked(observations: pa.Table) -> Asked:
 
 
 def histories_of(
-    metric: Metric, observation_files: Sequence[str], objects: Asked, keys: tuple[int, int]
+    metric: Metric,
+    observation_files: Sequence[str],
+    objects: Asked,
+    keys: tuple[int, int],
+    before: int | None = None,
 ) -> pa.Table:
-    """What the trails hold of the objects, whose keys lie in the range; sorted. When all rules of the metric
+    """What the trails hold of the objects, whose keys lie in the range; sorted. With `before`, only what came
+    at offsets of the ledger below it. When all rules of the metric
     are local, only the span asked for, with the observations next to it on either side."""
     assert metric.following is not None
     found = []
     for path in observation_files:
         run = within(read_arrow(path), *keys)
+        if before is not None:
+            run = run.filter(pc.less(run.column("seq"), before)).combine_chunks()
         if not run.num_rows or not objects.high.size:
             continue
         high, low, time = (one(run.column(name)).to_numpy() for name in ("high", "low", "time"))

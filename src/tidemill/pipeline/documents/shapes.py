@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation
     from tidemill.query.cover import CoverPiece
+    from tidemill.query.past import Change, Past
     from tidemill.storage.state.faults import Fault
 
 Document = Mapping[str, object]  # what a command prints and a route answers, and every object inside it
@@ -294,6 +295,33 @@ def answer(of: Answer) -> Document:
         "version": of.version,
         "completeness": completeness(of.completeness),
         "engine": of.engine,
+        "as_of": None if of.past is None else past(of.past),
+    }
+
+
+def past(of: Past) -> Document:
+    """As of when an answer is; what is missing from it is in its completeness, too."""
+    return {
+        "at": format_instant(of.at),
+        "changed": of.changed,
+        "slices_after": of.slices_after,
+        "reaches_back_to": instant(of.reaches_back_to),
+        "missing": [one.detail for one in of.missing],
+    }
+
+
+def change(of: Change) -> Document:
+    new = of.entry.slice
+    return {
+        "at": format_instant(of.at),
+        "kind": "retracted" if of.retracted else "accepted",
+        "slice": new.id,
+        "name": new.name,
+        "source": new.source,
+        "arrival": format_instant(new.arrival),
+        "rows": of.entry.counts.accepted,
+        "late": of.entry.counts.late,
+        "observed": interval(of.entry.observed),
     }
 
 

@@ -177,6 +177,14 @@ class OriginClause:
 
 
 @dataclass(frozen=True, slots=True)
+class AsOfClause:
+    """AS OF: the answer as it was at this instant of arrival."""
+
+    moment: Moment
+    position: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Query:
     items: tuple[Item, ...]
     source: Path
@@ -196,6 +204,7 @@ class Query:
     limit: int | None = None
     offset: int = 0
     format: Choice | None = None
+    as_of: AsOfClause | None = None
 
 
 @dataclass(frozen=True, slots=True)

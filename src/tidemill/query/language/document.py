@@ -32,6 +32,7 @@ from tidemill.model.errors import InputError, QueryError
 from tidemill.query.language.ast import (
     SEARCH_ORDERS,
     WEEKDAYS,
+    AsOfClause,
     Between,
     Choice,
     Every,
@@ -62,7 +63,8 @@ MAX_ELEMENTS: Final = 1_000  # of one list
 
 QUERY_KEYS: Final = (
     "select", "from", "where", "filter", "between", "since", "rollup", "interval", "timezone", "week_start",
-    "origin", "group_by", "having", "edges", "fill", "order_by", "limit", "offset", "format", "explain",
+    "origin", "group_by", "having", "edges", "fill", "order_by", "limit", "offset", "format",
+    "as_of", "explain",
 )  # fmt: skip
 SEARCH_KEYS: Final = ("where", "filter", "between", "since", "order_by", "limit", "explain")
 WORDS: Final = {
@@ -117,6 +119,7 @@ def query_from(document: Document | str) -> Query:
         limit=_optional(asked, "limit", position, _limit),
         offset=_optional(asked, "offset", position, _limit) or 0,
         format=_optional(asked, "format", position, _word),
+        as_of=_optional(asked, "as_of", position, _as_of),
     )
     return _positioned(query, position, parse)
 
@@ -305,6 +308,11 @@ def _origin(given: object, position: _Position) -> OriginClause:
     if isinstance(moment, Now):
         position.refuse("buckets cannot start at now", 'give an instant such as "2024-01-01T06:00:00Z"')
     return OriginClause(moment)
+
+
+def _as_of(given: object, position: _Position) -> AsOfClause:
+    found = _since(given, position)
+    return AsOfClause(Now(-found.duration) if isinstance(found, Since) else found.start)
 
 
 def _item(given: object, position: _Position) -> Item:

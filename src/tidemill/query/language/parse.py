@@ -37,6 +37,7 @@ from tidemill.model.errors import InputError, QueryError
 from tidemill.query.language.ast import (
     SEARCH_ORDERS,
     WEEKDAYS,
+    AsOfClause,
     Between,
     Binary,
     Choice,
@@ -69,8 +70,8 @@ MAX_LITERALS: Final = 1_000  # values written out in one condition
 
 _WORDS: Final = KEYWORDS | {
     "ASC", "AS", "BY", "CARRY", "DESC", "DROP", "EDGES", "EXCLUDE", "EXPLAIN", "FILL", "FILTER", "FORMAT",
-    "FROM", "GROUP", "HAVING", "INCLUDE", "INTERVAL", "LIMIT", "NOW", "OFFSET", "ORDER", "ORIGIN", "ROLLUP",
-    "ROWS", "SELECT", "SERIES", "SINCE", "START", "TIMEZONE", "USING", "WEEK", "WHERE", "ZERO",
+    "FROM", "GROUP", "HAVING", "INCLUDE", "INTERVAL", "LIMIT", "NOW", "OF", "OFFSET", "ORDER", "ORIGIN",
+    "ROLLUP", "ROWS", "SELECT", "SERIES", "SINCE", "START", "TIMEZONE", "USING", "WEEK", "WHERE", "ZERO",
 }  # fmt: skip
 _RANKS: Final = {"PLUS": 1, "MINUS": 1, "STAR": 2, "SLASH": 2, "NEGATIVE": 3, "LPAR": 0}  # greater: tighter
 _SHOWN: Final = 60  # characters of the text shown on each side of the caret
@@ -328,6 +329,17 @@ class _Reader:
             )
         return "week_start", Choice(token.text.lower(), token.position)
 
+    def as_of(self, _: Token) -> Clause:
+        """AS OF instant, or AS OF duration: so long ago"""
+        self._scanner.need("OF")
+        position = self._scanner.position
+        token = self._scanner.need("INSTANT", "DURATION", "NOW", "NUMBER", "STRING")
+        if token.kind == "NOW":
+            return "as_of", AsOfClause(self._relative(), position)
+        found = self._read(token, epoch_of if token.kind == "NUMBER" else since_of)
+        moment = Now(-found.duration) if isinstance(found, Since) else found
+        return "as_of", AsOfClause(moment, position)
+
     def origin(self, _: Token) -> Clause:
         moment, position = self._instant()
         if isinstance(moment, Now):
@@ -441,6 +453,7 @@ _QUERY_CLAUSES: Final = {
     "FILL": _Reader.fill,
     "ORDER": _Reader.order,
     "OFFSET": _Reader.offset,
+    "AS": _Reader.as_of,
     "FORMAT": _Reader.format,
 }
 

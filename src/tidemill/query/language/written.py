@@ -135,6 +135,8 @@ def _query(query: Query) -> list[str]:
         clauses.append(f"OFFSET {query.offset}")
     if query.format is not None:
         clauses.append(f"FORMAT {query.format.word}")
+    if query.as_of is not None:
+        clauses.append(f"AS OF {moment_text(query.as_of.moment)}")
     return clauses
 
 

@@ -44,6 +44,12 @@ def extent(db: sqlite3.Connection, stream: str, width: int) -> Interval | None:
     return None if first is None else Interval(first, last + width)
 
 
+def offset_at(db: sqlite3.Connection, instant: int) -> int:
+    arrived = "SELECT max(seq) FROM slices WHERE arrival <= ? AND retried = 0"
+    last: int | None = db.execute(arrived, (instant,)).fetchone()[0]
+    return last or 0
+
+
 def slices(db: sqlite3.Connection, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
     rows = db.execute(
         f"SELECT id, name, {_START}, {_END}, arrival, late, declared_start IS NOT NULL, accepted, status"

@@ -185,6 +185,11 @@ class Ledger(Logs, Protocol):
         with `outcome` or `reason`, those that have records of that outcome, or rejected by that reason."""
         ...
 
+    def offset_at(self, instant: int) -> int:
+        """The offset of the last slice that had arrived by an instant; 0: none. What could be read only later
+        has a later one."""
+        ...
+
     def slice_glances(self, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
         """The newest slices, at most `limit`, that cover some of `span`; retracted ones are left out."""
         ...

@@ -154,6 +154,10 @@ class SqliteState:
             ).fetchall()
         return [from_row(row) for row in rows]
 
+    def offset_at(self, instant: int) -> int:
+        with self._read() as db:
+            return glances.offset_at(db, instant)
+
     def slice_glances(self, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
         with self._read() as db:
             return glances.slices(db, stream, span, limit)

@@ -1,0 +1,145 @@
+"""AS OF: what a query said at an instant of arrival, held against what it did say then, and against loops."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.shop_story import HOUR, SECOND, START, Shop, slices
+
+from tidemill.model.errors import QueryError
+from tidemill.model.time import format_instant
+
+SPAN = f"BETWEEN {format_instant(START)} AND {format_instant(START + 2 * HOUR)}"
+ODD = "BETWEEN 2024-01-15T10:07:03Z AND 2024-01-15T11:35:01Z"  # no bucket begins or ends there
+QUERIES = [
+    f"SELECT count, sum(ms), avg(ms) FROM shop.hits {SPAN} GROUP BY region ORDER BY region",
+    f"SELECT count, rate FROM shop.hits {SPAN} INTERVAL 10m GROUP BY region ORDER BY bucket, region",
+    f"SELECT count, sum(ms) FROM shop.hits {ODD} INTERVAL 7m ORDER BY bucket",
+    f'SELECT count FROM shop.hits WHERE region = "eu" {ODD} USING ROLLUP 1m FILL zero',
+    f"SELECT min, max, first, last, avg FROM shop.level {SPAN} GROUP BY region ORDER BY region",
+    f"SELECT last FROM shop.level {SPAN} INTERVAL 15m FILL carry",
+    f"SELECT p50, p99, count FROM shop.took {SPAN} INTERVAL 1h GROUP BY region ORDER BY bucket, region",
+    f"SELECT bins FROM shop.took {SPAN}",
+    f"SELECT states FROM shop.life {SPAN} INTERVAL 30m GROUP BY state ORDER BY bucket, state",
+    f"SELECT transitions FROM shop.life {ODD} GROUP BY from_state, to_state ORDER BY from_state, to_state",
+    f"SELECT ratio FROM shop.slowness {SPAN} INTERVAL 1h ORDER BY bucket",
+    f"SELECT count FROM shop.hits {SPAN} FILTER ms > 3 INTERVAL 30m ORDER BY bucket",
+    "SELECT count, sum(ms) FROM shop.hits",
+]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory):
+    """The shop, and for each instant between slices what each query said then."""
+    shop = Shop(tmp_path_factory.mktemp("shop"))
+    said = []
+    for records in [*slices(), []]:
+        at = shop.clock()
+        said.append(
+            (at, {(text, who): answer(shop, text, who) for text in QUERIES for who in (None, "acme")})
+        )
+        shop.clock.advance(SECOND)
+        if records:
+            shop.land(records)
+    yield shop, said
+    shop.mill.close()
+
+
+def answer(shop, text, who=None, as_of=None):
+    if text is not QUERIES[-1] and not shop.ids and as_of is None:
+        return None  # nothing is built yet: what a query says then is another matter
+    asked = shop.mill.ask(text, tenant=who, all_tenants=who is None, check_tenant=False, as_of=as_of)
+    return asked.table.to_pylist()
+
+
+@pytest.mark.parametrize("text", QUERIES)
+def test_it_says_what_was_said_then(story, text):
+    shop, said = story
+    told = 0
+    for at, then in said[1:]:
+        for who in (None, "acme"):
+            assert answer(shop, text, who, as_of=at) == then[text, who], (format_instant(at), who)
+            told += then[text, who] != answer(shop, text, who)
+    assert told  # it is another answer now
+
+
+def test_counts_and_sums_are_those_of_a_loop(story):
+    shop, said = story
+    for at, _ in said[1:]:
+        text = f"SELECT count, sum(ms) FROM shop.hits {SPAN} AS OF {format_instant(at)}"
+        (found,) = shop.mill.ask(text, all_tenants=True).table.to_pylist()
+        counted = [one for one in shop.accepted(by=at) if START <= one.time < START + 2 * HOUR]
+        assert found == {"count": len(counted), "sum(ms)": sum(one.ms for one in counted)}
+
+
+def test_before_anything_came_there_was_nothing(story):
+    shop, said = story
+    found = shop.mill.ask(QUERIES[-1], all_tenants=True, as_of=said[0][0])
+    assert found.table.to_pylist()[0]["count"] in (None, 0)
+    assert found.past.slices_after == len({one.slice for one in shop.accepted()})
+
+
+def test_where_nothing_came_since_it_is_the_ordinary_plan(story):
+    shop, said = story
+    found = shop.mill.ask(QUERIES[0], all_tenants=True, as_of=said[-1][0])
+    assert not found.past.changed
+    assert found.level != "raw"
+    changed = shop.mill.ask(QUERIES[0], all_tenants=True, as_of=said[2][0])
+    assert (changed.past.changed, changed.level) == (True, "raw")
+    outside = (
+        f"SELECT count FROM shop.hits BETWEEN 2030-01-01 AND 2030-02-01 AS OF {format_instant(said[1][0])}"
+    )
+    assert not shop.mill.ask(outside, all_tenants=True).past.changed
+
+
+def test_since_is_as_of_then(story):
+    shop, said = story
+    at = said[2][0]
+    found = shop.mill.ask("SELECT count FROM shop.hits SINCE 5h", all_tenants=True, as_of=at)
+    counted = [one for one in shop.accepted(by=at) if at - 5 * HOUR <= one.time < at]
+    assert found.table.to_pylist() == [{"count": len(counted)}]
+
+
+def test_it_can_be_written_in_all_ways(story):
+    shop, said = story
+    at, now = said[2][0], shop.clock()
+    plain = "SELECT count FROM shop.hits"
+    asked = [
+        f"{plain} AS OF {format_instant(at)}",
+        f"{plain} AS OF '{format_instant(at)}'",
+        f"{plain} LIMIT 1 AS OF {(now - at) // SECOND}s",
+        {"select": ["count"], "from": "shop.hits", "as_of": format_instant(at)},
+    ]
+    expected = [{"count": len(shop.accepted(by=at))}]
+    for one in asked:
+        assert shop.mill.ask(one, all_tenants=True).table.to_pylist() == expected
+    assert shop.mill.query(plain, all_tenants=True, as_of=at).to_pylist() == expected
+
+
+def test_the_future_and_two_instants_are_refused(story):
+    shop, _ = story
+    with pytest.raises(QueryError, match="AS OF lies in the future"):
+        shop.mill.ask("SELECT count FROM shop.hits AS OF 2090-01-01", all_tenants=True)
+    with pytest.raises(QueryError, match="AS OF is given twice"):
+        shop.mill.ask("SELECT count FROM shop.hits AS OF 1h", all_tenants=True, as_of="2h")
+
+
+def test_what_was_retracted_since_is_missing_and_said(tmp_path):
+    shop = Shop(tmp_path)
+    first, second, *_ = slices()
+    shop.land(first)
+    shop.land(second)
+    at = shop.clock()
+    shop.clock.advance(HOUR)
+    shop.mill.retract(shop.mill.plan_retraction(shop.ids[1], "wrong"))
+    shop.mill.run_until_idle()
+    found = shop.mill.ask(
+        f"SELECT count FROM shop.hits {SPAN} INTERVAL 1h FILL null", all_tenants=True, as_of=at
+    )
+    assert [one.why for one in found.completeness.missing] == ["retracted"]
+    assert shop.ids[1][:12] in found.past.missing[0].detail
+    assert found.past.reaches_back_to is not None
+    assert [row["count"] for row in found.table.to_pylist()] == [None, None]
+    # after the retraction it is known again
+    later = shop.mill.ask(f"SELECT count FROM shop.hits {SPAN}", all_tenants=True, as_of=shop.clock())
+    assert later.table.to_pylist() == [{"count": 30}]
+    shop.mill.close()
