@@ -40,7 +40,7 @@ DEMO: Final = (
     ("cell", CELL, "light", WIDE, ""),
     ("search", "search/requests?q=FILTER+status+%3E%3D+500", "light", WIDE, ""),
     ("trace", f"trace?id={EVENT}", "light", WIDE, ""),
-    ("ledger", "ledger/requests?view=quarantine", "light", WIDE, "summary >> nth=0"),
+    ("ledger", "ledger/requests?view=quarantine", "light", WIDE, "text=Show"),
     ("phone", "stream/requests", "dark", PHONE, ""),
 )
 STORY: Final = (

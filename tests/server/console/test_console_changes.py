@@ -90,7 +90,7 @@ def test_a_dataset_is_downloaded_and_a_rebuild_shows_its_plan_first(console):
 
 def test_quarantine_shows_the_line_and_a_corrected_record_is_accepted(console, changing):
     page = console.go("ledger/requests?view=quarantine&reason=bad_time")
-    page.get_by_text("Show", exact=True).click()
+    page.get_by_role("button", name="Show").click()
     assert page.locator("pre.payload").inner_text() == '{"event_id": "r-bad", "ts": "soon", "api": "/cart"}'
     page.get_by_text("Correct it").click()
     page.get_by_label("The record, corrected").fill(
@@ -98,8 +98,8 @@ def test_quarantine_shows_the_line_and_a_corrected_record_is_accepted(console, c
     )
     with changing.ticking():
         page.get_by_role("button", name="Send corrected").click()
-        page.locator("details [role=status] .dot-accepted").wait_for()
-    page.locator("details [role=status] a").click()
+        page.locator(".detail [role=status] .dot-accepted").wait_for()
+    page.locator(".detail [role=status] a").click()
     page.wait_for_selector("section[aria-label=Event]")
     assert "2026-01-05 06:30" in page.locator("section[aria-label=Event]").inner_text()
 

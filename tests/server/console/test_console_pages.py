@@ -106,6 +106,26 @@ def test_the_timeline_is_walked_by_keys(console):
     assert f"{len(hour_of(8))}" in detail.locator("dd").first.inner_text()
 
 
+def test_where_windows_are_many_their_shares_are_drawn_and_opening_one_looks_closer(console):
+    page = console.go("stream/requests")
+    page.wait_for_selector("tm-timeline[data-loaded=windows]")
+    page.evaluate("""(() => {
+        const it = document.querySelector('tm-timeline');
+        it.ask = (from, to) => fetch('/v1/streams/requests/timeline?' + new URLSearchParams(
+            {limit: 2, ...(from ? {from, to} : {})})).then(answer => answer.json());
+        return it.load(true);
+    })()""")
+    page.wait_for_selector("tm-timeline[data-loaded=buckets]")
+    page.locator("tm-timeline canvas").focus()
+    said = page.locator("tm-timeline [role=status]")
+    assert re.search(r"1 waiting|\d built", said.inner_text())
+    for _ in range(4):
+        page.keyboard.press("+")
+    page.wait_for_selector("tm-timeline[data-loaded=windows]")
+    page.keyboard.press("Home")
+    page.wait_for_selector("tm-timeline[data-loaded=buckets]")
+
+
 def test_a_window_is_opened_by_a_click_where_it_is_drawn(console):
     page = console.go("stream/requests")
     page.wait_for_selector("tm-timeline[data-loaded=windows]")
@@ -213,7 +233,7 @@ def test_what_comes_from_outside_stays_text(console):
     page.wait_for_selector("section[aria-label='Events found']")
     text = page.locator("main").inner_text()
     assert story.HOSTILE in text
-    for one in page.locator("summary").all():
+    for one in page.locator("tbody tr:not(.detail) button").all():
         one.click()
     assert story.SCRIPT in page.locator("main").inner_text()
     page = console.go("explore?q=SELECT+count+FROM+shared+GROUP+BY+api,+tenant")

@@ -251,6 +251,24 @@ export function tableRow(columns, cells) {
   return h("tr", null, cells.map((cell, i) => h("td", { class: Array.isArray(columns[i]) ? columns[i][1] : null }, cell)));
 }
 
+/**
+ * A row whose last cell shows more beneath it, as wide as the table.
+ * @param {Array<string | [string, string]>} columns @param {Child[]} cells all but the last @param {() => Child[]} more
+ */
+export function foldedRow(columns, cells, more) {
+  /** @type {HTMLTableRowElement | null} */
+  let open = null;
+  const button = h("button", { type: "button", class: "quiet", "aria-expanded": "false", onclick: () => {
+    if (open) open.remove();
+    open = open ? null : h("tr", { class: "detail" }, h("td", { colspan: String(columns.length) }, h("div", { class: "stack" }, ...more())));
+    if (open) row.after(open);
+    button.setAttribute("aria-expanded", String(open !== null));
+    button.textContent = open ? "Hide" : "Show";
+  } }, "Show");
+  const row = tableRow(columns, [...cells, button]);
+  return row;
+}
+
 /** What an answer lacks. @param {any} completeness @returns {HTMLElement[]} */
 export function completenessNotes(completeness) {
   if (!completeness) return [];

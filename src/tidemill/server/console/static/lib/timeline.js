@@ -359,8 +359,8 @@ export class TmTimeline extends HTMLElement {
     const { buckets } = data;
     const fills = data.states.map(colour);
     for (let i = 0; i < buckets.start.length; i++) {
-      const left = x(buckets.start[i]);
-      const right = x(buckets.start[i] + buckets.width);
+      const left = Math.floor(x(buckets.start[i]));
+      const right = Math.floor(x(buckets.start[i] + buckets.width)); // whole pixels, so that neighbours touch
       if (right < 0 || left > width) continue;
       const total = data.states.reduce((sum, state) => sum + (buckets[state]?.[i] ?? 0), 0);
       let top = TOP;
@@ -368,7 +368,7 @@ export class TmTimeline extends HTMLElement {
         const tall = total ? (BAND * (buckets[state]?.[i] ?? 0)) / total : 0;
         const least = tall > 0 ? Math.max(tall, 2) : 0; // one failed window among thousands is seen
         pen.fillStyle = fills[place];
-        pen.fillRect(left, top, Math.max(right - left - 0.5, 0.7), least);
+        pen.fillRect(left, top, Math.max(right - left - (right - left > 6 ? 1 : 0), 1), least);
         top += tall;
       });
     }

@@ -2,7 +2,7 @@
 import { get } from "../lib/api.js";
 import { Page, h, show } from "../lib/dom.js";
 import * as format from "../lib/format.js";
-import { chip, completenessNotes, facts, hrefTo, loading, pageHead, pages, panel, payload, problemBox, rowTable, sliceLink, stream, streams, table, tableRow, traceLink, whose } from "../lib/parts.js";
+import { chip, completenessNotes, facts, foldedRow, hrefTo, loading, pageHead, pages, panel, payload, problemBox, rowTable, sliceLink, stream, streams, table, traceLink, whose } from "../lib/parts.js";
 import { metricOf } from "../lib/words.js";
 
 export default class Cell extends Page {
@@ -28,9 +28,9 @@ export default class Cell extends Page {
     const columns = ["Event time", "Event", "Tenant", "Slice", ["Line", "num"], "Counts as", "Payload"];
     const events = await pages(async (cursor) => {
       const page = cursor === null ? first : await ask(cursor);
-      return { cursor: page.cursor, rows: page.events.map((/** @type {any} */ one) => tableRow(/** @type {any} */ (columns), [
-        h("span", { class: "nowrap" }, format.instant(one.event_time)), traceLink(one.event_id, name), one.tenant ?? "–", sliceLink(one.slice, name), format.count(one.line), counts(one.counts),
-        h("details", null, h("summary", null, "Show"), payload(one.payload))])) };
+      return { cursor: page.cursor, rows: page.events.map((/** @type {any} */ one) => foldedRow(/** @type {any} */ (columns), [
+        h("span", { class: "nowrap" }, format.instant(one.event_time)), traceLink(one.event_id, name), one.tenant ?? "–", sliceLink(one.slice, name), format.count(one.line), counts(one.counts)],
+        () => [payload(one.payload)])) };
     }, (rows) => rowTable("Events of the cell", /** @type {any} */ (columns), rows), "No events are in this cell.");
     show(/** @type {Element} */ (this.body),
       h("section", { class: "panel stack", "aria-label": "The number" },

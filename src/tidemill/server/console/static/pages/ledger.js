@@ -2,7 +2,7 @@
 import { Problem, get, path, post } from "../lib/api.js";
 import { Page, h, show } from "../lib/dom.js";
 import * as format from "../lib/format.js";
-import { chip, confirmed, facts, goTo, into, pageHead, pages, payload, problemBox, rowTable, sliceLink, streamOf, streamPicker, table, tableRow, traceLink, windowLink } from "../lib/parts.js";
+import { chip, confirmed, facts, foldedRow, goTo, into, pageHead, pages, payload, problemBox, rowTable, sliceLink, streamOf, streamPicker, table, tableRow, traceLink, windowLink } from "../lib/parts.js";
 
 const VIEWS = /** @type {const} */ ({ slices: "Slices", quarantine: "Quarantine", late: "Late rows" });
 const OUTCOMES = ["", "accepted", "duplicate", "conflict", "rejected", "late"];
@@ -68,15 +68,15 @@ export default class Ledger extends Page {
     if (this.view === "slices") {
       return this.paged("ledger", { ...filter, status: query.get("status") }, "slices", SLICES, (one) => this.entry(one), "No slice is like this.");
     }
-    if (this.view === "quarantine") return this.paged("quarantine", { ...filter, slice: query.get("slice") }, "rows", ROWS, (one) => this.refused(one), "Nothing of this kind is in quarantine.");
+    if (this.view === "quarantine") return this.paged("quarantine", { ...filter, slice: query.get("slice") }, "rows", ROWS, (one) => this.refused(one), "Nothing of this kind is in quarantine.", (one) => [payload(one.payload ?? `base64: ${one.payload_base64}`), this.fix(one)]);
     return this.paged("late", {}, "rows", LATE, (one) => this.late(one), "Nothing has come late.");
   }
 
-  /** @param {string} what @param {import("../lib/api.js").Params} params @param {string} key @param {Array<string | [string, string]>} columns @param {(one: any) => any[]} cells @param {string} empty */
-  async paged(what, params, key, columns, cells, empty) {
+  /** @param {string} what @param {import("../lib/api.js").Params} params @param {string} key @param {Array<string | [string, string]>} columns @param {(one: any) => any[]} cells @param {string} empty @param {(one: any) => any[]} [more] */
+  async paged(what, params, key, columns, cells, empty, more) {
     const made = await pages(async (cursor) => {
       const page = await get(path`/v1/streams/${this.name}/` + what, { ...params, cursor, limit: 50 }, this.signal);
-      return { cursor: page.cursor, rows: page[key].map((/** @type {any} */ one) => tableRow(columns, cells(one))) };
+      return { cursor: page.cursor, rows: page[key].map((/** @type {any} */ one) => (more ? foldedRow(columns, cells(one), () => more(one)) : tableRow(columns, cells(one)))) };
     }, (rows) => rowTable(VIEWS[this.view], columns, rows), empty);
     return [h("section", { class: "panel stack", "aria-label": VIEWS[this.view] }, ...made)];
   }
@@ -105,8 +105,7 @@ export default class Ledger extends Page {
 
   /** @param {any} one */
   refused(one) {
-    return [h("span", { class: "nowrap" }, format.instant(one.arrival)), chip(one.outcome), one.reason ?? "–", one.detail ?? "", sliceLink(one.slice, this.name), one.line === undefined ? "–" : format.count(one.line),
-      h("details", null, h("summary", null, "Show"), payload(one.payload ?? `base64: ${one.payload_base64}`), this.fix(one))];
+    return [h("span", { class: "nowrap" }, format.instant(one.arrival)), chip(one.outcome), one.reason ?? "–", one.detail ?? "", sliceLink(one.slice, this.name), one.line === undefined ? "–" : format.count(one.line)];
   }
 
   /** Send a corrected record in its place. @param {any} one */

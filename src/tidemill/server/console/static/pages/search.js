@@ -3,7 +3,7 @@ import { Problem, get, path } from "../lib/api.js";
 import { Page, h, show } from "../lib/dom.js";
 import { TmEditor } from "../lib/editor.js";
 import * as format from "../lib/format.js";
-import { completenessNotes, goTo, hrefTo, into, pageHead, pages, payload, problemBox, rowTable, sliceLink, stream, streamOf, streamPicker, tableRow, tenantPicker, traceLink, whose } from "../lib/parts.js";
+import { completenessNotes, foldedRow, goTo, hrefTo, into, pageHead, pages, payload, problemBox, rowTable, sliceLink, stream, streamOf, streamPicker, tenantPicker, traceLink, whose } from "../lib/parts.js";
 import { note } from "../lib/routes.js";
 import { searchCompletions } from "../lib/words.js";
 
@@ -81,9 +81,9 @@ export default class Search extends Page {
 
   /** @param {any} one */
   row(one) {
-    return tableRow(COLUMNS, [
+    return foldedRow(COLUMNS, [
       h("span", { class: "nowrap" }, format.instant(one.event_time)), traceLink(one.event_id, this.name), one.tenant ?? "–", one.event_type ?? "–", sliceLink(one.slice, this.name),
-      h("a", { href: hrefTo(["stream", this.name], { at: one.event_time }) }, "Window"), h("details", null, h("summary", null, "Show"), payload(one.payload))]);
+      h("a", { href: hrefTo(["stream", this.name], { at: one.event_time }) }, "Window")], () => [payload(one.payload)]);
   }
 }
 customElements.define("tm-search", Search);

@@ -14,6 +14,8 @@ export default class Stream extends Page {
     this.detail = h("div", { class: "stack", "aria-live": "polite" });
     this.summary = h("p", { class: "soft small" });
     this.name = "";
+    /** @type {string | undefined} */
+    this.all = undefined; // what the stream has, in words
   }
 
   render() {
@@ -71,8 +73,8 @@ export default class Stream extends Page {
 
   /** @param {import("../lib/timeline.js").Timeline} data */
   summarise(data) {
-    this.summary.textContent = data.total === 0 ? "No windows yet." : `${format.count(data.total)} windows` + (data.slices ? `, ${format.count(data.slices_total)} slices` : "") +
-      (data.gaps.length ? `, ${data.gaps.length} ${data.gaps.length === 1 ? "gap" : "gaps"}` : "") + (data.buckets ? "; zoom in to open one" : "");
+    this.all ??= [counted(data.total, "window"), data.slices ? counted(data.slices_total, "slice") : "", data.gaps.length ? counted(data.gaps.length, "gap") : ""].filter(Boolean).join(", ");
+    this.summary.textContent = data.total === 0 && !data.extent ? "No windows yet." : this.all + (data.buckets ? "; zoom in to open one" : "");
   }
 
   /** @param {string} start @param {boolean} [centre] */
@@ -155,6 +157,7 @@ export default class Stream extends Page {
 
   /** @param {any} one @param {string} said */
   async again(one, said) {
+    this.all = undefined;
     await into(this.detail, this.signal, async () => [h("div", { class: "note-box good-box", role: "status" }, said), ...(await this.window(one.start))]);
     await this.timeline?.load();
   }
@@ -213,6 +216,11 @@ function why(one) {
   if (!wrong && !waits && !next && !one.error) return null;
   return h("div", { class: `note-box ${wrong ? "bad-box" : waits ? "warn-box" : ""}` },
     h("p", null, sentence(one.detail || one.error || one.reason || STATE_WORDS[one.state] || one.state)), next, one.remedy && one.remedy !== one.next?.what ? h("p", { class: "remedy soft" }, words(sentence(one.remedy))) : null);
+}
+
+/** @param {number} n @param {string} what */
+function counted(n, what) {
+  return `${format.count(n)} ${what}${n === 1 ? "" : "s"}`;
 }
 
 /** @param {string} text */
