@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -20,9 +21,10 @@ from tidemill import Mill
 from tidemill.formats.declared import column_paths
 from tidemill.mill import recover
 from tidemill.model.failpoints import observed
-from tidemill.model.time import MINUTE, SECOND, parse_instant
+from tidemill.model.time import MINUTE, SECOND, format_instant, parse_instant
 from tidemill.pipeline.reports import StreamStatus
-from tidemill.raw.tables import RAW_STATS
+from tidemill.raw.compaction import packer, remaking
+from tidemill.raw.tables import RAW, RAW_STATS
 from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.parts import read_footer, read_part, write_part
 from tidemill.storage.tables.table import Table
@@ -275,14 +277,53 @@ def _fits(text: str) -> bool:
     return whole.get("o") is None or isinstance(whole["o"], dict)
 
 
-def answers(root: Path) -> tuple[list[dict[str, object]], object]:
-    """The dataset, and a search over all."""
+def as_former_versions_wrote_it(root: Path) -> None:
+    """Put parts without declared columns, and a table that shows none, in the place of all parts."""
+    table = raw(root)
+    made = []
+    for number, part in enumerate(parts := [one for one in table.snapshot().parts if one.rows]):
+        path = table.root / part.path
+        footer = {key: said for key, said in read_footer(path).items() if key != "columns"}
+        name = f"{without_checksums(part.path).removesuffix('.parquet')}-{number}.parquet"
+        rows = read_part(path, RAW.names)
+        folder = table.staging("test")
+        made.append(write_part(folder, name, rows, partition={}, footer=footer, stats_columns=RAW_STATS))
+    table.commit(table.publish(made), parts, info={"packed": "test"})
+    table.reshape(RAW)
+    table.clean_staging()
+
+
+def answers(mill: Mill) -> list[object]:
+    """What is read of raw: by a filter, and by a query below the levels of rollups."""
+    page = mill.search("feed", "FILTER n > 2 AND x = 'b' LIMIT 100", all_tenants=True)
+    since, until = (format_instant(NOON + at * SECOND) for at in (1, 28))
+    summed = mill.query(f"SELECT count, sum(n) FROM feed BETWEEN {since} AND {until}", all_tenants=True)
+    return [page.rows.to_pylist(), summed.to_pylist()]  # type: ignore[union-attr]
+
+
+def test_a_warehouse_of_former_versions_gets_its_columns_and_answers_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = "    pack: {enabled: false}\n    metrics: {events: {kind: counter, measures: [n]}}\n"
+    (root / "tidemill.yaml").write_text(config({"n": "integer", "x": "string"}, more))
     with opened(root) as mill:
-        mill.run_until_idle()
-        (window,) = mill.windows.list("feed")
-        rows = mill.windows.read_dataset("feed", window.key.start).to_pylist()
-        found = mill.search("feed", "FILTER n > 2 LIMIT 100", all_tenants=True)
-    return rows, found.rows.to_pylist()  # type: ignore[union-attr]
+        for turn in range(3):
+            land(mill, [record(10 * turn + n, {"n": str(n), "x": '"b"'}) for n in range(5)], f"{turn}")
+        wanted = answers(mill)
+    before = delta(root)
+    as_former_versions_wrote_it(root)
+    assert delta(root).column_names == RAW.names
+    monkeypatch.setattr(packer, "remake_columns", partial(remaking.remake_columns, limit=1))
+    left = []
+    with opened(root) as mill:
+        for _ in range(4):
+            assert answers(mill) == wanted
+            left.append(status(mill).stale_rows)
+            mill.tick()
+        assert left == [15, 10, 5, 0]
+        assert mill.verify().findings == []
+    key = [("event_id", "ascending")]
+    assert delta(root).sort_by(key).equals(before.sort_by(key))
 
 
 def test_a_retyped_column_leaves_the_table_until_no_part_has_the_old_type(root: Path) -> None:

@@ -157,8 +157,3 @@ def size_column(path: str) -> str:
 def part_columns(file: pq.ParquetFile, path: str, wanted: Columns, *, sizes: bool = False) -> PartColumns:
     """With `sizes` the lengths of payloads are wanted too."""
     return PartColumns(wanted, declared_in(file, path), sizes=sizes)
-
-
-def is_current(declared: RawColumns | None, wanted: RawColumns) -> bool:
-    """Whether the columns of a part are those that would be made of its payloads now."""
-    return declared is not None and declared.id == wanted.id

@@ -19,6 +19,7 @@ from tidemill.outputs.datasets import raw
 from tidemill.outputs.datasets.raw import RawParts, Recent, RowPiece
 
 TEN = parse_instant("2024-01-15T10:00:00Z")
+NAMES = ["event_time", "slice", "line"]
 ROWS = 1_000
 
 
@@ -57,7 +58,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_neighbours_read_a_row_group_once(pieces: list[RowPiece], opened: list[str]) -> None:
     recent = Recent(1 << 20)
-    tables = [recent.table(pieces[1]) for _ in range(3)]
+    tables = [recent.table(pieces[1], NAMES) for _ in range(3)]
     assert len(opened) == 1
     assert tables[0] is not None
     assert tables[0].column("line").to_pylist() == list(range(ROWS, 2 * ROWS))
@@ -80,9 +81,9 @@ def test_who_comes_while_it_is_read_waits_for_it(
     monkeypatch.setattr(raw, "open_part", slow)
     recent = Recent(1 << 20)
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(recent.table, pieces[0])
+        first = pool.submit(recent.table, pieces[0], NAMES)
         assert reading.wait(20)
-        second = pool.submit(recent.table, pieces[0])
+        second = pool.submit(recent.table, pieces[0], NAMES)
         go_on.set()
         assert first.result() is second.result()
     assert len(opened) == 1
@@ -91,20 +92,20 @@ def test_who_comes_while_it_is_read_waits_for_it(
 def test_the_oldest_goes_when_there_is_no_room(pieces: list[RowPiece], opened: list[str]) -> None:
     recent = Recent(pieces[0].size + pieces[1].size)
     for piece in (pieces[0], pieces[1], pieces[2], pieces[2], pieces[0]):
-        assert recent.table(piece) is not None
+        assert recent.table(piece, NAMES) is not None
     assert len(opened) == 4, "the first was read again, the third was not"
 
 
 def test_one_that_is_too_large_is_left_to_be_streamed(pieces: list[RowPiece], opened: list[str]) -> None:
-    assert Recent(pieces[0].size - 1).table(pieces[0]) is None
+    assert Recent(pieces[0].size - 1).table(pieces[0], NAMES) is None
     assert opened == []
 
 
 def test_it_does_not_go_to_another_process(pieces: list[RowPiece]) -> None:
     recent = Recent(1 << 20)
-    recent.table(pieces[0])
+    recent.table(pieces[0], NAMES)
     other = pickle.loads(pickle.dumps(recent))  # noqa: S301 - ours
-    assert other.table(pieces[0]) is None
+    assert other.table(pieces[0], NAMES) is None
 
 
 def test_a_part_that_cannot_be_read_is_tried_again(pieces: list[RowPiece]) -> None:
@@ -112,6 +113,6 @@ def test_a_part_that_cannot_be_read_is_tried_again(pieces: list[RowPiece]) -> No
     part = Path(pieces[0].path)
     kept = part.rename(part.with_suffix(".away"))
     with pytest.raises(StorageError, match="the part is missing"):
-        recent.table(pieces[0])
+        recent.table(pieces[0], NAMES)
     kept.rename(part)
-    assert recent.table(pieces[0]) is not None
+    assert recent.table(pieces[0], NAMES) is not None
