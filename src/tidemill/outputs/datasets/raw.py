@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidemill.config.stream import Stream
 from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.declared import RawColumns
 from tidemill.formats.payload_columns import Columns, columns_of
 from tidemill.model.slices import Repeat
 from tidemill.model.time import Interval
@@ -25,7 +26,7 @@ from tidemill.outputs.datasets.dataset import dataset_schema
 from tidemill.outputs.datasets.deltas import delta_columns
 from tidemill.outputs.datasets.order import LINE, SLICE
 from tidemill.outputs.datasets.runs import is_repeated
-from tidemill.raw.columns import PartColumns, part_columns
+from tidemill.raw.columns import PartColumns, declared_in
 from tidemill.storage.tables.parts import open_part
 
 CODED: Final = ("tenant", "slice")  # columns that are read as codes
@@ -44,6 +45,7 @@ class RowPiece:
     size: int  # bytes of what is read of it, unpacked
     first: int  # event times lie in between, both included
     last: int
+    declared: RawColumns | None = field(default=None, compare=False)  # by which its columns were made
 
 
 class Recent:
@@ -102,6 +104,7 @@ class RawParts:
 
 def _pieces(path: str) -> Iterator[RowPiece]:
     with open_part(path, CODED) as file:
+        declared = declared_in(file, path)
         positions = {name: file.schema_arrow.get_field_index(name) for name in (*_WIDE, _PAYLOAD)}
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
@@ -109,7 +112,7 @@ def _pieces(path: str) -> Iterator[RowPiece]:
             stats = group.column(positions["event_time"]).statistics
             known = stats is not None and stats.has_min_max
             first, last = (stats.min_raw, stats.max_raw) if known else (-(2**63), 2**63 - 1)
-            yield RowPiece(path, number, group.num_rows, size, first, last)
+            yield RowPiece(path, number, group.num_rows, size, first, last, declared)
 
 
 def row_schema(stream: Stream) -> pa.Schema:
@@ -208,22 +211,21 @@ class WindowRowReader:
                     yield self._typed(batch, rows, window, rank, piece), window
 
     def _whole(self, piece: RowPiece, rows: int) -> Iterator[pa.RecordBatch]:
-        names = [*_WIDE, *(name for name in self._names(piece.path) if name not in _WIDE)]
+        names = [*_WIDE, *(name for name in self._names(piece) if name not in _WIDE)]
         kept = self.recent.table(piece, names) if self.recent is not None else None
         if kept is not None:
             yield from kept.to_batches(rows)
         else:
             yield from (batch for _, batch in self._batches([piece], names, rows))
 
-    def _names(self, path: str) -> list[str]:
+    def _names(self, piece: RowPiece) -> list[str]:
         """Where the declared fields are in a part."""
-        return [_PAYLOAD] if self.stream.vector is not None else self._fields(path).names
+        return [_PAYLOAD] if self.stream.vector is not None else self._fields(piece).names
 
-    def _fields(self, path: str) -> PartColumns:
-        if path not in self._parts:
-            with open_part(path) as file:
-                self._parts[path] = part_columns(file, path, self.columns)
-        return self._parts[path]
+    def _fields(self, piece: RowPiece) -> PartColumns:
+        if piece.path not in self._parts:
+            self._parts[piece.path] = PartColumns(self.columns, piece.declared)
+        return self._parts[piece.path]
 
     def _batches(
         self, pieces: Sequence[RowPiece], columns: Sequence[str], rows: int
@@ -253,7 +255,7 @@ class WindowRowReader:
     def _declared(self, batch: pa.RecordBatch, window: Ints, piece: RowPiece) -> Sequence[pa.Array]:
         if self.stream.vector is not None:
             return delta_columns(batch, self.stream.vector)
-        read = self._fields(piece.path).typed(batch)
+        read = self._fields(piece).typed(batch)
         for column, at in read.misfits:
             for number, count in Counter(window[at].tolist()).items():
                 self.misfits[number][column] += count
