@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from tests.support.forging import first_part, replace_part
 from tests.support.pipeline import SLICES, Plant, Story
 
 from tidemill.outputs.rollups.recall import tile_builds
 from tidemill.pipeline.verify import Audit
 from tidemill.storage.tables.parts import read_footer, write_part
-from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
 
@@ -40,34 +39,6 @@ def table_of(plant: Plant, kind: str) -> Table:
     table = Table.existing(plant.warehouse / kind / "requests")
     assert table is not None
     return table
-
-
-def replace_part(
-    table: Table,
-    part: Part,
-    change: Callable[[pa.Table, dict[str, object]], pa.Table],
-    *,
-    name: str = "changed",
-) -> None:
-    """Commit another part in its place, through the same door as everybody."""
-    path = table.root / part.path
-    footer = read_footer(path)
-    rows = change(pq.read_table(path, partitioning=None), footer)
-    staged = write_part(
-        table.staging("test"),
-        f"{name}.parquet",
-        rows,
-        partition=part.partition,
-        footer=footer,
-        stats_columns=(),
-    )
-    table.commit(table.publish([staged]), [part], info={"test": "replaced"})
-    table.clean_staging()
-
-
-def first_part(table: Table, **partition: str) -> Part:
-    parts = [p for p in table.snapshot().parts if p.rows and partition.items() <= dict(p.partition).items()]
-    return min(parts, key=lambda part: part.path)
 
 
 def test_a_sound_warehouse_is_proven(plant: Plant) -> None:

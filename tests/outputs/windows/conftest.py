@@ -99,6 +99,10 @@ class Rows:
             at = mill.watermark("rows")
         return None if at is None else (at - EPOCH) / SECOND
 
+    def scrub(self) -> list[str]:
+        with self.open() as mill:
+            return [damage.file for damage in mill.scrub().damages]
+
     def verify(self) -> list[str]:
         with self.open() as mill:
             return [f"{found.what} {found.where}: {found.difference}" for found in mill.verify().findings]

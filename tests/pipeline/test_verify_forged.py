@@ -1,0 +1,72 @@
+"""`verify` recomputes: parts and datasets with other values and right checksums, which a scrub calls whole,
+are found by what they hold."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import ipc
+from tests.support.damage import Shop
+from tests.support.forging import forge
+
+from tidemill.outputs.datasets.dataset import checksum_of
+
+
+def other(value: object) -> object:
+    if isinstance(value, str):
+        return value.replace("north", "south").replace("orders-1", "orders-2").replace("soon", "late")
+    if isinstance(value, bytes):
+        return value.replace(b"soon", b"late")
+    if isinstance(value, list):
+        return [one + 1 if isinstance(one, float | int) else one for one in value]
+    assert isinstance(value, int | float)
+    return value + 1
+
+
+# The table, a column of it, what the findings are about, and what one of them says.
+FORGED = {
+    "raw": ("raw/orders", "payload", "raw", "another payload"),
+    "quarantine": ("quarantine/orders", "payload", "quarantine", ""),
+    "rollups": ("rollups/orders", "count", "tile", ""),
+    "results": ("windows/orders/ten", "n", "result", "differs in n"),
+    "index": ("index/orders", "text", "index", ""),
+    "chains": ("chains/embeddings", "values", "chain", ""),
+}
+
+
+@pytest.mark.parametrize("kind", FORGED)
+def test_a_forged_part_with_a_right_checksum_is_found(shop: Shop, kind: str) -> None:
+    table, column, what, says = FORGED[kind]
+    forge(shop.warehouse / table, column, other)
+    with shop.open() as mill:
+        assert mill.scrub().damages == []
+        found = mill.verify().findings
+    assert what in {one.what for one in found}
+    assert any(says in one.difference for one in found if one.what == what)
+
+
+def test_a_forged_dataset_with_a_right_checksum_is_found(shop: Shop) -> None:
+    with shop.open() as mill:
+        window = next(one for one in mill.windows.datasets("orders") if one.rows)
+    path = shop.warehouse / str(window.file)
+    with pa.OSFile(str(path)) as source, ipc.open_file(source) as reader:
+        rows = reader.read_all()
+    forged = _with(rows, "shop", lambda column: pc.replace_substring(column, "north", "south"))
+    with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, rows.schema) as writer:
+        writer.write_table(forged)
+    with sqlite3.connect(shop.warehouse / "state.db") as db:
+        changed = (checksum_of(path), path.stat().st_size, window.file)
+        assert db.execute("UPDATE windows SET checksum = ?, bytes = ? WHERE file = ?", changed).rowcount == 1
+    with shop.open() as mill:
+        assert mill.scrub().damages == []
+        (finding,) = mill.verify().findings
+    assert finding.what == "dataset"
+
+
+def _with(rows: pa.Table, column: str, change: Callable[[pa.Array], pa.Array]) -> pa.Table:
+    place = rows.schema.get_field_index(column)
+    return rows.set_column(place, rows.schema.field(place), change(rows.column(column)))
