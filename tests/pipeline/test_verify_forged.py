@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +14,7 @@ from pyarrow import ipc
 from tests.support.damage import Shop
 from tests.support.forging import forge
 
+from tidemill.model.gateway import Receipt
 from tidemill.outputs.datasets.dataset import checksum_of
 
 
@@ -70,3 +72,21 @@ def test_a_forged_dataset_with_a_right_checksum_is_found(shop: Shop) -> None:
 def _with(rows: pa.Table, column: str, change: Callable[[pa.Array], pa.Array]) -> pa.Table:
     place = rows.schema.get_field_index(column)
     return rows.set_column(place, rows.schema.field(place), change(rows.column(column)))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"slice": "f" * 64}, "which the ledger does not know"),
+        ({"first": 31}, "it says lines 31 to 42; its slice has 41"),
+        ({"first": 0}, "which no slice has"),
+    ],
+)
+def test_a_receipt_that_leads_nowhere_is_found(shop: Shop, change: dict[str, object], says: str) -> None:
+    with shop.open() as mill:
+        entry = min(mill.state.slices("orders"), key=lambda one: one.seq)
+        whole = Receipt("g-1", "orders", None, entry.id, 30, 12, "w", entry.slice.arrival)  # its last lines
+        mill.state.keep_receipts([whole, replace(whole, id="g-2", **change)], 1 << 62)
+        (finding,) = mill.verify("orders").findings
+    assert (finding.what, finding.where) == ("receipt", "g-2")
+    assert says in finding.difference

@@ -27,6 +27,7 @@ from tidemill.raw.footers import BatchFooter, PackedFooter
 from tidemill.raw.recall import PartFacts, held_facts, part_facts
 from tidemill.raw.retract import finish_retractions
 from tidemill.raw.undo import quarantined_rows
+from tidemill.storage.state.protocol import Receipts
 from tidemill.storage.tables.parts import read_part
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Finding:
     """Something that is not as it should be."""
 
     stream: str
-    what: str  # stream | slice | raw | quarantine | ids | tile | window | dataset | result | index | chain
+    what: str  # stream | slice | raw | quarantine | ids | receipt | tile | window | dataset | result | …
     where: str
     difference: str
     remedy: str = ""  # the command that mends it, where there is one
@@ -171,6 +172,7 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
             workers.warehouse.expiries.horizons(stream),
         )
         findings += [Finding(stream, *f) for f in differing]
+    findings += [Finding(stream, *f) for f in _check_receipts(workers.state, stream, entries)]
     held = quarantined_rows(acceptor.quarantine)
     findings += [Finding(stream, *f) for f in _check_quarantine(entries, held)]
     pending = sum(1 for entry in entries if entry.status is SliceStatus.PENDING)
@@ -277,6 +279,33 @@ def _check_tombstones(held: Sequence[PartFacts], said: Sequence[PartFacts]) -> I
     for name, (rows, reported) in sorted(counts.items()):
         if rows != reported:
             yield "raw", name, f"its parts have {rows} rows of it; {reported} are told of"
+
+
+def _check_receipts(
+    state: Receipts, stream: str, entries: Sequence[SliceEntry]
+) -> Iterator[tuple[str, str, str]]:
+    """A receipt says where an ingestion is: lines that its slice must have."""
+    known = {entry.id: entry for entry in entries}
+    after = ""
+    while page := state.receipts(stream, after):
+        for receipt in page:
+            entry, last = known.get(receipt.slice), receipt.first + receipt.records - 1
+            if entry is None:
+                yield (
+                    "receipt",
+                    receipt.id,
+                    f"it names slice {receipt.slice[:12]}, which the ledger does not know",
+                )
+            elif receipt.first < 1 or receipt.records < 0:
+                yield "receipt", receipt.id, f"it says lines {receipt.first} to {last}, which no slice has"
+            elif entry.status is SliceStatus.ACCEPTED and last > entry.counts.records:
+                records = entry.counts.records
+                yield (
+                    "receipt",
+                    receipt.id,
+                    f"it says lines {receipt.first} to {last}; its slice has {records}",
+                )
+        after = page[-1].id
 
 
 def _check_quarantine(

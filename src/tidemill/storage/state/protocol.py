@@ -614,6 +614,10 @@ class Receipts(Protocol):
         """None for one that was never kept, or was dropped; no clock is looked at."""
         ...
 
+    def receipts(self, stream: str, after: str = "", limit: int = 1000) -> list[Receipt]:
+        """Those of a stream whose ids come after one, in that order."""
+        ...
+
     def drop_receipts(self, before: int) -> int:
         """Forget those that were to be kept until this instant or an earlier one, some at a time; how
         many. Costs what goes."""

@@ -35,6 +35,14 @@ def receipt(db: sqlite3.Connection, id: str) -> Receipt | None:
     return replace(Receipt(*values), repeated=bool(repeated))
 
 
+def page(db: sqlite3.Connection, stream: str, after: str, limit: int) -> list[Receipt]:
+    rows = db.execute(
+        f"SELECT {_COLUMNS} FROM receipts WHERE stream = ? AND id > ? ORDER BY id LIMIT ?",
+        (stream, after, limit),
+    )
+    return [replace(Receipt(*values), repeated=bool(repeated)) for *values, repeated in rows]
+
+
 def drop(db: sqlite3.Connection, before: int) -> int:
     """Up to `PIECE` of them, those first whose time was up first; how many."""
     return db.execute(

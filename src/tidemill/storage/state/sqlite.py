@@ -533,6 +533,10 @@ class SqliteState:
         with self._read() as db:
             return receipt_acts.receipt(db, id)
 
+    def receipts(self, stream: str, after: str = "", limit: int = 1000) -> list[Receipt]:
+        with self._read() as db:
+            return receipt_acts.page(db, stream, after, limit)
+
     def drop_receipts(self, before: int) -> int:
         dropped = 0
         while True:
