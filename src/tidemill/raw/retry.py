@@ -31,7 +31,7 @@ def try_again(warehouse: Warehouse, stream: Stream, now: int) -> int:
         return 0
     ready: list[SliceEntry] = []
     left = warehouse.project.engine.batch_bytes
-    for entry in state.failing(stream.name, now, declaration(stream), AT_ONCE):
+    for entry in state.failing(stream.name, now, declaration(stream), AT_ONCE, stream.pack.max_retry_delay):
         left -= entry.slice.size
         if ready and left < 0:
             break

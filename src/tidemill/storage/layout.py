@@ -130,6 +130,11 @@ def slice_log_lock(warehouse: Path, name: str) -> Path:
     return slices(warehouse) / f".{name}.lock"
 
 
+def builders(warehouse: Path) -> Path:
+    """A file for each process that builds datasets, locked while it lives."""
+    return warehouse / ".builders"
+
+
 # -- the logs of gateways
 
 

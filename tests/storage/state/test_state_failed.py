@@ -67,6 +67,14 @@ def test_a_slice_that_failed_by_its_storage_is_due_when_its_time_has_come(state:
     assert state.failing("nobody", NOW + 9, "as it is", 10) == []
 
 
+def test_no_slice_waits_longer_than_the_longest_delay_when_the_clock_is_put_back(state: State) -> None:
+    decide(state, "b1", failed(1, retry_at=NOW + 5), failed(2, retry_at=NOW + 6))
+    before = NOW - 3600
+    assert state.failing("requests", before, "as it is", 10) == []
+    assert [one.id for one in state.failing("requests", before, "as it is", 10, 3605)] == [name_of(2)]
+    assert len(state.failing("requests", before, "as it is", 10, 10)) == 2
+
+
 def test_instants_before_1970_and_far_away_are_in_their_order(state: State) -> None:
     decide(state, "b1", failed(1, retry_at=-5), failed(2, retry_at=0), failed(3, retry_at=1 << 60))
     assert due(state, -6) == []

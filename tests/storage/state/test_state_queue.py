@@ -281,6 +281,25 @@ def test_many_are_completed_in_one_go_each_for_itself(state: State) -> None:
 # -- failures
 
 
+def test_no_window_waits_longer_than_the_longest_delay_when_the_clock_is_put_back(state: State) -> None:
+    queue(state, {1: [10]})
+    (build,) = state.take("me", 1000, 1060, 10)
+    assert state.fail(build, "disk full", not_before=1030, tries=3)
+    assert state.take("me", 100, 160, 10, longest=930) == []
+    (again,) = state.take("me", 100, 160, 10, longest=929)
+    assert again.attempt == 2
+
+
+def test_a_lease_that_is_void_is_taken_unless_it_was_renewed(state: State) -> None:
+    queue(state, {1: [10]})
+    (build,) = state.take("me", 0, MINUTE, 10)
+    assert state.take("you", 5 * MINUTE, 6 * MINUTE, 10, void={}) == []  # whatever the clock says
+    assert state.renew("me", [build.key], 2 * MINUTE) == [build.key]
+    assert state.take("you", 0, MINUTE, 10, void={build.key: MINUTE}) == []
+    (taken,) = state.take("you", 0, MINUTE, 10, void={build.key: 2 * MINUTE})
+    assert (taken.owner, taken.attempt) == ("you", 2)
+
+
 def test_w16_a_failed_build_is_back_at_the_same_priority_and_then_built(state: State) -> None:
     queue(state, {1: [10]})
     (build,) = state.take("me", 0, MINUTE, 10)

@@ -28,6 +28,7 @@ from tidemill.model.time import SECOND, Interval
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
 from tidemill.outputs.datasets.announce import available, dataset_metadata
 from tidemill.outputs.datasets.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
+from tidemill.outputs.datasets.leases import HolderFile, LeaseWatch, owner_of
 from tidemill.outputs.datasets.raw import Recent
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.snapshot import Part, Snapshot
@@ -75,6 +76,8 @@ class Builders:
         self._who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._held: dict[str, list[WindowKey]] = {}
         self._guard = threading.Lock()
+        self._file = HolderFile(builders.warehouse, self._who)
+        self._watch: LeaseWatch | None = None
         self._recent: Recent | None = None
 
     def build(
@@ -93,7 +96,7 @@ class Builders:
         outcomes: list[BuildOutcome] = []
 
         def work(number: int) -> None:
-            owner = f"{self._who}-{number}"
+            owner = owner_of(self._who, number)
             try:
                 while not (stop is not None and stop.is_set()):
                     done = self._one_run(owner, clock, budget, turns)
@@ -111,12 +114,17 @@ class Builders:
                     self.dataset_builders.state.release(owner)
 
         self._recent = Recent(RECENT)
+        if self._watch is None:
+            lease, timer = self.dataset_builders.settings.lease, getattr(clock, "timer", clock)
+            self._watch = LeaseWatch(self.dataset_builders.warehouse, lease, timer)
+        self._file.open()
         try:
             with self._renewing(clock), ThreadPoolExecutor(self.concurrency, "builder") as pool:
                 for _ in pool.map(work, range(self.concurrency)):
                     pass
         finally:
             self._recent = None
+            self._file.close()
         return outcomes
 
     def anything_to_take(self) -> bool:
@@ -161,12 +169,28 @@ class Builders:
                 return []
             newest = waiting > BACKLOG and number % BOTH_ENDS == 1
             until = now + builders.settings.lease
-            builds = builders.state.take(owner, now, until, wanted, [name], newest=newest)
+            builds = builders.state.take(
+                owner,
+                now,
+                until,
+                wanted,
+                [name],
+                newest=newest,
+                void=self._void(now),
+                longest=builders.settings.max_retry_delay,
+            )
             budget.give_back(wanted - len(builds))
             if builds:
                 return builds
             turns.drop(name)
         return []
+
+    def _void(self, now: int) -> dict[WindowKey, int]:
+        """Windows that other builders hold no more."""
+        held = self.dataset_builders.state.windows(phase=Phase.BUILDING)
+        with self._guard:
+            assert self._watch is not None, "building"
+            return self._watch.void(held, now)
 
     def _kernel(self, builds: Sequence[Build]) -> dict[WindowKey, BuiltWindow]:
         by_stream: dict[str, list[Build]] = {}

@@ -226,10 +226,13 @@ class Ledger(Logs, Protocol):
 
     # -- those that failed
 
-    def failing(self, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
+    def failing(
+        self, stream: str, now: int, declared: str, limit: int, longest: int | None = None
+    ) -> list[SliceEntry]:
         """Failed slices that are to be tried again, by place: those whose `retry_at` is not after `now`, the
         longest due if there are more, then those that failed by their content under another declaration than
-        `declared`. Costs what it finds."""
+        `declared`. None waits longer than `longest`: what is later than that was set by a clock that was put
+        back since. Costs what it finds."""
         ...
 
     def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
@@ -543,14 +546,17 @@ class Queue(Leases, Protocol):
         streams: Sequence[str] | None = None,
         *,
         newest: bool = False,
+        void: Mapping[WindowKey, int] | None = None,
+        longest: int | None = None,
     ) -> list[Build]:
         """Up to `limit` windows, by priority, highest first (ties by stream), with `newest` in the opposite
         order: QUEUED ones whose `not_before` has come, and BUILDING ones whose lease ran out (`lease_until`
-        is not after `now`). Each becomes BUILDING under a new lease, its attempts one higher. No window is
-        ever given to two owners at once. One whose lease ran out is first looked at as by `release`, attempts
-        counted, and taken only if it is to be built. `Build.supersedes` is the revision there is a file of.
-        `Build.seal` is what `sealed` is once this is built: the seal, else as it is. A builder that dies
-        never calls `fail`: who takes a window looks at `Build.attempt` too."""
+        is not after `now`; with `void`, just those that it names, unless they were renewed since). None waits
+        longer than `longest`, by whatever clock. Each becomes BUILDING under a new lease, its attempts one
+        higher. No window is ever given to two owners at once. One whose lease ran out is first looked at as
+        by `release`, attempts counted, and taken only if it is to be built. `Build.supersedes` is the
+        revision there is a file of. `Build.seal` is what `sealed` is once this is built: the seal, else as
+        it is. A builder that dies never calls `fail`: who takes a window looks at `Build.attempt` too."""
         ...
 
     def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:

@@ -7,7 +7,7 @@ becomes of a window is said in `phases`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,6 +17,7 @@ from tidemill.storage.state.phases import Kept
 from tidemill.storage.state.window_acts import WINDOW, load, members, record_observed, save, stamp
 from tidemill.storage.state.window_rows import kept_from
 
+NEVER: Final = (1 << 63) - 1
 QUEUED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_queue WHERE phase = 'queued'"
 LEASED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_leases WHERE phase = 'building'"
 LENGTH: Final = "SELECT count(*) FROM windows INDEXED BY windows_queue WHERE phase = 'queued'"
@@ -33,22 +34,25 @@ def take(
     streams: Sequence[str] | None,
     *,
     newest: bool,
+    void: Mapping[WindowKey, int] | None = None,
+    longest: int | None = None,
 ) -> list[Build]:
     if limit <= 0 or (streams is not None and not streams):
         return []
     names = tuple(streams or ())
     of_streams = f" AND stream IN ({', '.join('?' * len(names))})" if names else ""
+    latest = min(now + longest, NEVER) if longest is not None else NEVER  # later: the clock was put back
     rows = db.execute(
-        f"{QUEUED} AND not_before <= ?{of_streams} {NEWEST if newest else ORDER} LIMIT ?",
-        (now, *names, limit),
+        f"{QUEUED} AND (not_before <= ? OR not_before > ?){of_streams} {NEWEST if newest else ORDER} LIMIT ?",
+        (now, latest, *names, limit),
     ).fetchall()
     queued = [kept_from(row) for row in rows]
-    run_out = db.execute(f"{LEASED} AND lease_until <= ?{of_streams}", (now, *names)).fetchall()
+    run_out = _run_out(db, now, of_streams, names, void)
     if not queued and not run_out:
         return []  # a builder that looks again and again writes nothing
     version = stamp(db)
-    for row in run_out:
-        lost = phases.released(kept_from(row), counted=True)
+    for kept in run_out:
+        lost = phases.released(kept, counted=True)
         if lost.window.phase is Phase.QUEUED:
             queued.append(lost)
         else:
@@ -62,6 +66,23 @@ def take(
         ignored = sum(member.ignored is not None for member in found)
         builds.append(replace(phases.build_of(leased, used), ignored=ignored))
     return builds
+
+
+def _run_out(
+    db: sqlite3.Connection,
+    now: int,
+    of_streams: str,
+    names: Sequence[str],
+    void: Mapping[WindowKey, int] | None,
+) -> list[Kept]:
+    """Windows whose leases hold no more: those of `void` that were not renewed since, or by the clock."""
+    if void is None:
+        rows = db.execute(f"{LEASED} AND lease_until <= ?{of_streams}", (now, *names)).fetchall()
+        return [kept_from(row) for row in rows]
+    if not void:
+        return []
+    held = [kept_from(row) for row in db.execute(f"{LEASED}{of_streams}", names).fetchall()]
+    return [one for one in held if void.get(one.window.key) == one.window.lease_until]
 
 
 def _order(kept: Kept) -> tuple[int, str, int]:

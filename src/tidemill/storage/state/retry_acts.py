@@ -16,9 +16,10 @@ from tidemill.storage.state.acts import ENTRY, entry_by_id, last_offset, rewrite
 from tidemill.storage.state.retract_acts import forget_batches
 from tidemill.storage.state.rows import from_row
 
+NEVER: Final = (1 << 63) - 1
 _BY_TIME: Final = (
     f"SELECT {ENTRY} FROM slices INDEXED BY slices_retry WHERE stream = ? AND status = 'failed'"
-    " AND retry_at IS NOT NULL AND retry_at <= ? ORDER BY retry_at LIMIT ?"
+    " AND retry_at IS NOT NULL AND (retry_at <= ? OR retry_at > ?) ORDER BY retry_at LIMIT ?"
 )
 _BY_DECLARATION: Final = (
     f"SELECT {ENTRY} FROM slices INDEXED BY slices_unread WHERE stream = ? AND status = 'failed'"
@@ -26,8 +27,11 @@ _BY_DECLARATION: Final = (
 )
 
 
-def failing(db: sqlite3.Connection, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
-    rows = db.execute(_BY_TIME, (stream, now, limit)).fetchall()
+def failing(
+    db: sqlite3.Connection, stream: str, now: int, declared: str, limit: int, longest: int | None
+) -> list[SliceEntry]:
+    latest = min(now + longest, NEVER) if longest is not None else NEVER  # later: the clock was put back
+    rows = db.execute(_BY_TIME, (stream, now, latest, limit)).fetchall()
     for other in ("<", ">"):
         rest = limit - len(rows)
         rows += db.execute(_BY_DECLARATION.format(other), (stream, declared, rest)).fetchall()

@@ -328,9 +328,11 @@ class SqliteState:
 
     # -- slices that failed
 
-    def failing(self, stream: str, now: int, declared: str, limit: int) -> list[SliceEntry]:
+    def failing(
+        self, stream: str, now: int, declared: str, limit: int, longest: int | None = None
+    ) -> list[SliceEntry]:
         with self._read() as db:
-            return retry_acts.failing(db, stream, now, declared, limit)
+            return retry_acts.failing(db, stream, now, declared, limit, longest)
 
     def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
         with self._write() as db:
@@ -468,9 +470,13 @@ class SqliteState:
         streams: Sequence[str] | None = None,
         *,
         newest: bool = False,
+        void: Mapping[WindowKey, int] | None = None,
+        longest: int | None = None,
     ) -> list[Build]:
         with self._write() as db:
-            return queue_acts.take(db, owner, now, lease_until, limit, streams, newest=newest)
+            return queue_acts.take(
+                db, owner, now, lease_until, limit, streams, newest=newest, void=void, longest=longest
+            )
 
     def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
         with self._write() as db:
