@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.ready-dev
 BENCH := $(VENV)/.ready-bench
+SOAK := $(VENV)/.ready-soak
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MINUTES ?= 30
 export PYTHON
@@ -53,7 +54,7 @@ test: check ## check, then every test (the long ones apart: see soak), the same 
 quick: $(DEV) ## the tests without Spark, processes and whole warehouses, with a tenth of the examples, in under 90 s; ROOM as for test
 	@PYTHONHASHSEED=0 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not soak and not spark and not process and not variety and not long' --hypothesis-profile=quick $(ARGS) $(ROOM:%=tests/%)
 
-soak: $(DEV) ## the long tests with new examples, killed processes and fuzzing, for MINUTES=30; prints figures
+soak: $(DEV) $(SOAK) ## the long tests with new examples, killed processes and fuzzing, for MINUTES=30; prints figures
 	@$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)
 
 bench: $(BENCH) ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json

@@ -3,6 +3,7 @@
 #   requirements.lock        what runs the product: `make demo` installs this and nothing more
 #   requirements-dev.lock    what the tests and checks need beside it
 #   requirements-bench.lock  what the benchmarks need beside it
+# (requirements-soak.lock, what a soak needs beside them where there is a wheel, is kept by hand.)
 # Run it by `make lock` with the oldest supported Python, so that the pins exist for every newer one.
 set -eu
 cd "$(dirname "$0")/.."

@@ -1,7 +1,8 @@
 """Runs the long tests within a budget of minutes, with other examples each time, and prints what was done.
 
-Each suite gets a share of the time and runs in rounds with seeds of their own, until its share is over. A
-failure stops the soak: what the tests printed is shown, with the command that repeats that round.
+Each suite gets a share of the time and runs in rounds with seeds of their own, until its share is over: then
+the round that runs is cut, unless something has failed in it, whose smallest case is looked for. A failure
+stops the soak: what the tests printed is shown, with the command that repeats that round.
 """
 
 from __future__ import annotations
@@ -11,18 +12,22 @@ import importlib.util
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SHRINKING: Final = 600.0  # seconds that a round may go on after its share, to find the smallest case
+SHRINKING: Final = (
+    600.0  # seconds for a round in which something failed to find its smallest case
+)
 PYTEST: Final = ("-m", "pytest", "-x", "--hypothesis-profile=soak", "--hypothesis-seed={seed}")
 
 
@@ -114,22 +119,40 @@ def _round(suite: Suite, seconds: float, seed: int, figures: Path) -> bool:
     if not suite.rounds:
         filled += _shuffled_tests(seed)  # so that others are run each time
     environment = {"TIDEMILL_SOAK_FIGURES": str(figures), "TIDEMILL_SOAK_SEED": str(seed)}
-    limit = seconds + (SHRINKING if suite.rounds else 0.0)
-    try:
-        done = subprocess.run(
-            [sys.executable, *filled], cwd=ROOT, env=os.environ | environment, timeout=limit,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        if suite.rounds:
-            print(f"{suite.name}: seed {seed} did not end within {limit:.0f} s", flush=True)
-        return not suite.rounds
-    if done.returncode == 0:
+    before = _totals(figures)["failing"]
+    with subprocess.Popen(
+        [sys.executable, *filled], cwd=ROOT, env=os.environ | environment, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as process:  # fmt: skip
+        said = _output(process, seconds)
+        if said is None and _totals(figures)["failing"] > before:
+            print(f"{suite.name}: seed {seed} failed; looking for the smallest case", flush=True)
+            said = _output(process, SHRINKING) or "no smaller case was found in time"
+        if said is None:
+            _end(process)
+            return True  # cut: nothing had failed
+        _end(process)
+    if process.returncode == 0:
         return True
     command = " ".join(f"'{one}'" if " " in one else one for one in filled)
-    print(done.stdout)
+    print(said)
     print(f"{suite.name}: failed. Repeat it with\n  TIDEMILL_SOAK_SEED={seed} .venv/bin/python {command}")
     return False
+
+
+def _output(process: subprocess.Popen[str], seconds: float) -> str | None:
+    """What it printed, if it ends in that time."""
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """With all processes that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def _shuffled_tests(seed: int) -> list[str]:
@@ -138,10 +161,16 @@ def _shuffled_tests(seed: int) -> list[str]:
     return files
 
 
-def _print_figures(figures: Path) -> None:
+def _totals(figures: Path) -> Counter[str]:
     totals: Counter[str] = Counter()
     for line in figures.read_text().splitlines():
-        totals.update(json.loads(line))
+        with suppress(ValueError):  # half a line, of a process that was ended
+            totals.update(json.loads(line))
+    return totals
+
+
+def _print_figures(figures: Path) -> None:
+    totals = _totals(figures)
     for name, meaning in FIGURES.items():
         if name in totals:
             print(f"{totals[name]:>12,} {meaning}")

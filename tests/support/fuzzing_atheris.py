@@ -1,7 +1,7 @@
 """The targets of `fuzzing` under atheris, which follows the branches that inputs take in our own code.
 
-`python -m tests.support.fuzzing_atheris TARGET --seconds 60`. Atheris is in no lock: no version of it has
-wheels for all Pythons from 3.11 to 3.14. Install it with `pip install atheris`, and `make soak` uses it.
+`python -m tests.support.fuzzing_atheris TARGET --seconds 60`. `make soak` installs atheris by
+requirements-soak.lock, where there is a wheel: on Linux with x86-64, with Python 3.11 to 3.13.
 """
 
 from __future__ import annotations
