@@ -104,17 +104,19 @@ def main() -> int:
 def _run(suite: Suite, seconds: float, seed: int, figures: Path) -> bool:
     """Whether every round of a suite passed."""
     until = time.monotonic() + seconds
-    rounds = 0
+    rounds, cut = 0, ""
     while rounds == 0 or (suite.rounds and time.monotonic() < until):
         passed = _round(suite, max(1.0, until - time.monotonic()), seed + rounds, figures)
         rounds += 1
-        if not passed:
+        if passed is False:
             return False
-    print(f"{suite.name}: {rounds} rounds, seeds {seed} to {seed + rounds - 1}: passed", flush=True)
+        cut = ", the last one cut when its time was over" if passed is None else ""
+    print(f"{suite.name}: {rounds} rounds, seeds {seed} to {seed + rounds - 1}: passed{cut}", flush=True)
     return True
 
 
-def _round(suite: Suite, seconds: float, seed: int, figures: Path) -> bool:
+def _round(suite: Suite, seconds: float, seed: int, figures: Path) -> bool | None:
+    """Whether it passed; None: its time was over, and nothing had failed."""
     filled = [one.format(seed=seed, seconds=int(seconds)) for one in suite.arguments]
     if not suite.rounds:
         filled += _shuffled_tests(seed)  # so that others are run each time
@@ -130,7 +132,7 @@ def _round(suite: Suite, seconds: float, seed: int, figures: Path) -> bool:
             said = _output(process, SHRINKING) or "no smaller case was found in time"
         if said is None:
             _end(process)
-            return True  # cut: nothing had failed
+            return None
         _end(process)
     if process.returncode == 0:
         return True
