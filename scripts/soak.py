@@ -25,9 +25,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SHRINKING: Final = (
-    600.0  # seconds for a round in which something failed to find its smallest case
-)
+SHRINKING: Final = 600.0  # seconds for a round in which something failed to find its smallest case
 PYTEST: Final = ("-m", "pytest", "-x", "--hypothesis-profile=soak", "--hypothesis-seed={seed}")
 
 

@@ -142,6 +142,8 @@ def test_a_defect_says_so_and_very_verbose_shows_where(capsys):
     def fail(_session: Session) -> int:
         raise ZeroDivisionError("one\ntwo")
 
+    refused = as_tidemill_error(ConnectionRefusedError(111, "Connection refused"))
+    assert (refused.code, "disk" in refused.hint) == ("environment", False)
     assert "ZeroDivisionError: one" in str(as_tidemill_error(ZeroDivisionError("one\ntwo")))
     Session(CommandSettings(verbose=2)).call(fail)
     assert "Traceback" in capsys.readouterr().err

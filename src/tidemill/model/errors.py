@@ -215,6 +215,11 @@ def as_tidemill_error(error: Exception) -> TidemillError:
         return error
     if isinstance(error, MemoryError):
         return MachineError("there is not enough memory", hint="stop other programs, or lower engine.memory")
+    if isinstance(error, ConnectionError | TimeoutError) and not error.filename:
+        return MachineError(
+            error.strerror or str(error) or type(error).__name__,
+            hint="another machine or process did not answer: check its address, and that it runs",
+        )
     if isinstance(error, OSError):
         return StorageError(
             error.strerror or str(error),
