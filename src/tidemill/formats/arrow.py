@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import ipc
 
 from tidemill.formats.arrays import Bytes, Ints, Offsets
@@ -58,6 +59,14 @@ def one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return column.combine_chunks()
+
+
+def column_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array:
+    """A column, or what is inside of a struct; null where the struct is."""
+    array = one(rows.column(path[0]))
+    for step in path[1:]:
+        array = pc.struct_field(array, [array.type.get_field_index(step)])
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
 def unscaled(array: pa.Array) -> Ints:

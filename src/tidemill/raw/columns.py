@@ -7,7 +7,6 @@ through `PartColumns`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -16,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.formats.arrow import one, string_buffers
+from tidemill.formats.arrow import column_at, one, string_buffers
 from tidemill.formats.declared import SIZE, RawColumn, RawColumns
 from tidemill.formats.payload_columns import Columns, TypedRows, columns_in, typed
-from tidemill.raw.footers import declared_by
-from tidemill.storage.tables.parts import FOOTER_KEY, read_footer
+from tidemill.raw.footers import declared_by, declared_in
+from tidemill.storage.tables.parts import read_footer
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -129,24 +128,6 @@ class PartColumns:
         arrays = [next(left) if at is None else column_at(rows, at.path) for at in self._at]
         rounded = [column.name for column in self._wanted.columns if column.name in self._rounded]
         return TypedRows(arrays, rest.misfits, [*rest.rounded, *rounded])
-
-
-def column_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array:
-    """A column, or what is inside of a struct; null where the struct is."""
-    array = one(rows.column(path[0]))
-    for step in path[1:]:
-        array = pc.struct_field(array, [array.type.get_field_index(step)])
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
-
-
-def declared_in(file: pq.ParquetFile, path: str) -> RawColumns | None:
-    """By which declaration the columns of an open part were made; None: it has none."""
-    return _declared(path, (file.metadata.metadata or {}).get(FOOTER_KEY, b"{}"))
-
-
-@lru_cache(maxsize=4096)
-def _declared(_path: str, footer: bytes) -> RawColumns | None:
-    return declared_by(json.loads(footer))
 
 
 def size_column(path: str) -> str:

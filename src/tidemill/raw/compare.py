@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import Ints, Mask, Words
-from tidemill.formats.arrow import one, read_ipc, string_buffers, write_ipc
+from tidemill.formats.arrow import column_at, one, read_ipc, string_buffers, write_ipc
 from tidemill.formats.columns import strings
 from tidemill.formats.declared import SIZE
 from tidemill.formats.decode import decode
@@ -32,7 +32,8 @@ from tidemill.formats.read import read_chunk
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, Reject, SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT
-from tidemill.raw.columns import column_at, declared_in, payload_sizes
+from tidemill.raw.columns import payload_sizes
+from tidemill.raw.footers import declared_in
 from tidemill.raw.quarantine import REPLAY
 from tidemill.storage.tables.parts import open_part, read_part
 

@@ -7,10 +7,12 @@ but `raw_footer`, and nothing decides what is said.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -28,7 +30,10 @@ from tidemill.storage.tables.footers import (
     text_in,
     texts_in,
 )
-from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.parts import FOOTER_KEY, read_footer
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 RAW_PART: Final = "raw"  # kinds of footers: a part of a batch …
 QUARANTINE_PART: Final = "quarantine"  # … and its records that were not accepted
@@ -407,6 +412,16 @@ def declared_by(footer: Footer) -> RawColumns | None:
     columns = (as_fields(one, "fields") for one in items_in(said, "fields"))
     misfits, rounded = (texts_in(said, key) if key in said else () for key in ("misfits", "rounded"))
     return RawColumns(tuple(map(_column, columns)), frozenset(misfits), frozenset(rounded))
+
+
+def declared_in(file: pq.ParquetFile, path: str) -> RawColumns | None:
+    """By which declaration the columns of an open part were made; None: it has none."""
+    return _declared(path, (file.metadata.metadata or {}).get(FOOTER_KEY, b"{}"))
+
+
+@lru_cache(maxsize=4096)
+def _declared(_path: str, footer: bytes) -> RawColumns | None:
+    return declared_by(json.loads(footer))
 
 
 def _column(said: Footer) -> RawColumn:

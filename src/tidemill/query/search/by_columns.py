@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.formats.arrays import Mask
+from tidemill.formats.arrow import column_at
 from tidemill.formats.conditions import holds
 from tidemill.formats.declared import RawColumn, RawColumns
 from tidemill.model.conditions.ast import (
@@ -27,7 +28,6 @@ from tidemill.model.conditions.ast import (
     Within,
     paths_in,
 )
-from tidemill.raw.columns import column_at
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

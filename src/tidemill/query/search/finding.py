@@ -35,7 +35,7 @@ from tidemill.outputs.index.numbers import number_of
 from tidemill.query.search.by_columns import ColumnFilter, column_filter
 from tidemill.query.search.cursor import Key
 from tidemill.query.search.matching import Matcher, name_of
-from tidemill.raw.columns import declared_in
+from tidemill.raw.footers import declared_in
 from tidemill.storage.tables.parts import open_part
 
 Order = Literal["ts", "arrival"]
