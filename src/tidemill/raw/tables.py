@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from tidemill.raw.footers import declared_by
 from tidemill.storage import layout
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.schemas import stored_schema
+from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
@@ -94,6 +96,20 @@ def _retyped(raw: Table, columns: RawColumns) -> set[str]:
             if mine is not None and (mine.name != there.name or mine.type != there.type):
                 found.add(mine.name)
     return found
+
+
+def stale_among(snapshot: Snapshot, parts: Sequence[Part], columns: RawColumns) -> list[Part]:
+    """Parts whose columns are not those that would be made now."""
+    return [
+        part for part in parts if part.rows and _declaration(f"{snapshot.root}/{part.path}") != columns.id
+    ]
+
+
+@lru_cache(maxsize=65_536)
+def _declaration(path: str) -> str | None:
+    """The name of a part has its checksum: what it says once it says always."""
+    declared = declared_by(read_footer(path))
+    return declared.id if declared is not None else None
 
 
 def is_by_day(raw: Table) -> bool:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from tests.support.sql_shop import BROKEN, EARLY, LATER, NOON, ORDERS, SIZES, Order, only
 
+from tidemill.mill import Mill
 from tidemill.model.errors import DamageError, IncompleteError, InputError, NotFoundError
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, align, format_instant, from_datetime
+from tidemill.testing import FakeClock
 
 TENANTS = [None, "acme", "globex"]
 
@@ -49,6 +51,36 @@ def test_conditions_on_time_and_payload_choose_the_same_rows_as_a_loop(mill, ten
         (region, len(some), sum((one.amount for one in some if one.amount is not None), Decimal(0)))
         for region, some in sorted(wanted.items(), key=lambda pair: (pair[0] is not None, pair[0] or ""))
     ]
+
+
+@pytest.mark.parametrize("tenant", TENANTS)
+def test_declared_fields_are_columns_that_conditions_reach(mill, tenant):
+    where = "amount > 1.00 AND site.name IN ('site 1', 'site 2')"
+    text = f"SELECT region, site.name, sum(amount), count(*) FROM raw.orders WHERE {where} GROUP BY ALL"
+    wanted: dict[tuple[object, ...], list[Decimal]] = defaultdict(list)
+    for one in only(tenant):
+        if one.amount is not None and one.amount > 1 and one.site in ("site 1", "site 2"):
+            wanted[one.region, one.site].append(one.amount)
+    rows = asked(mill, text, tenant)
+    assert {(region, site): (total, n) for region, site, total, n in rows} == {
+        key: (sum(amounts), len(amounts)) for key, amounts in wanted.items()
+    }
+
+
+def test_columns_that_are_not_made_yet_are_named(copied):
+    mill = copied()
+    config = mill.project.path
+    config.write_text(
+        config.read_text().replace("      stage: string\n", "      stage: string\n      added: string\n")
+    )
+    with Mill.open(config.parent, clock=FakeClock(NOON + HOUR)) as changed:
+        (missing,) = changed.sql("SELECT 1 FROM raw.orders", all_tenants=True).completeness["orders"].missing
+        assert missing.why == "not_built"
+        assert f"columns of {len(ORDERS)} rows" in missing.detail
+        changed.run_until_idle()
+        answer = changed.sql("SELECT count(*) AS n, count(added) AS a FROM raw.orders", all_tenants=True)
+        assert answer.completeness["orders"].missing == ()
+        assert answer.table.to_pylist() == [{"n": len(ORDERS), "a": 0}]
 
 
 @pytest.mark.parametrize("tenant", TENANTS)

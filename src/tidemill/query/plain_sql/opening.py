@@ -15,7 +15,7 @@ from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW
 from tidemill.model.completeness import ROUND, Missing, Pending, not_built
 from tidemill.model.levels import LEVELS
 from tidemill.model.names import ROLLUPS
-from tidemill.model.time import MIN_INSTANT, Interval, format_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 from tidemill.model.windows import Phase, Window
 from tidemill.query.plain_sql import views
 from tidemill.query.plain_sql.scanning import INSTANT, FileScan, ScannedFile, equals, parts_scan
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tidemill.config import Stream
     from tidemill.ingest.warehouse import Warehouse
-    from tidemill.storage.tables.snapshot import Range, Snapshot
+    from tidemill.storage.tables.snapshot import Part, Range, Snapshot
 
 # Imports inside functions keep start-up short: a view needs the output that it shows, and not the others.
 _TENANT: Final = "tenant"
@@ -61,9 +61,39 @@ def _raw(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -
     found = warehouse.readers.described("raw", stream.name)
     schema = tables.RAW if found is None else found[1]
     rows = _scan(None if found is None else found[0], schema, _RAW_BOUNDS, tenant)
-    gone = _expired(warehouse, stream.name, RAW, "raw")
+    gone = [*_expired(warehouse, stream.name, RAW, "raw"), *_not_made(found, stream, tenant)]
     columns = views.plain_columns(name for name in schema.names if name != tables.DAY_COLUMN)
     return OpenView(view, rows, columns, missing=gone)
+
+
+def _not_made(
+    found: tuple[Snapshot, pa.Schema] | None, stream: Stream, tenant: str | None
+) -> Iterator[Missing]:
+    """Parts whose columns are those of an earlier declaration: what they lack is null, but for the
+    payload."""
+    from tidemill.formats.declared import raw_columns
+
+    stale = (
+        [] if found is None else tables.stale_among(found[0], _parts(found[0], tenant), raw_columns(stream))
+    )
+    if stale:
+        rows = sum(part.rows for part in stale)
+        yield Missing(
+            Interval(_bound(stale, "mins", MIN_INSTANT), _bound(stale, "maxs", MAX_INSTANT - 1) + 1),
+            "not_built",
+            f"columns of {rows:,} rows in {len(stale):,} parts are those of an earlier declaration: what is new "
+            "is null there, and what has another type is left out",
+            f"`tidemill rebuild {stream.name} --columns` makes them now, rounds make them little by little",
+        )
+
+
+def _bound(parts: Sequence[Part], side: str, otherwise: int) -> int:
+    """The first or last instant of the events of some parts."""
+    ends = [getattr(part, side).get("event_time") for part in parts]
+    known = [end for end in ends if isinstance(end, int)]
+    if len(known) < len(ends):
+        return otherwise
+    return min(known) if side == "mins" else max(known)
 
 
 def _rollups(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
@@ -205,11 +235,15 @@ def _scan(
 ) -> FileScan | pa.Table:
     if snapshot is None:
         return schema.empty_table()
-    ranges: dict[str, Range] = {}
     if tenant is not None:
-        ranges[_TENANT] = (tenant, tenant)
         only = equals(_TENANT, tenant)
-    return parts_scan(snapshot, snapshot.select(ranges=ranges), schema, bounded, only)
+    return parts_scan(snapshot, _parts(snapshot, tenant), schema, bounded, only)
+
+
+def _parts(snapshot: Snapshot, tenant: str | None) -> Sequence[Part]:
+    """Those that can hold a row of the tenant."""
+    ranges: dict[str, Range] = {} if tenant is None else {_TENANT: (tenant, tenant)}
+    return snapshot.select(ranges=ranges)
 
 
 def _expired(warehouse: Warehouse, stream: str, what: str, name: str) -> list[Missing]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,11 +20,10 @@ from tidemill.model.slices import set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.raw.compaction.rewrite import RewriteUnit, rewrite
 from tidemill.raw.compaction.scratch import PackingFolder
-from tidemill.raw.footers import PACKED, BatchFooter, PackedFooter, declared_by, raw_footer
+from tidemill.raw.footers import PACKED, BatchFooter, PackedFooter, raw_footer
 from tidemill.raw.standins import is_large
-from tidemill.raw.tables import show_columns, shows_all
+from tidemill.raw.tables import show_columns, shows_all, stale_among
 from tidemill.storage.tables.checksums import without_checksums
-from tidemill.storage.tables.parts import read_footer
 
 if TYPE_CHECKING:
     from tidemill.raw.accept.batch import Acceptor
@@ -60,22 +58,12 @@ class RemadeColumns:
 def stale_parts(raw: Table, columns: RawColumns) -> list[Part]:
     """Parts whose columns are not those that would be made now, the newest events first."""
     snapshot = raw.snapshot()
-    found = [
-        part for part in snapshot.parts if part.rows and _declaration(str(raw.root / part.path)) != columns.id
-    ]
-    return sorted(found, key=_newest, reverse=True)
+    return sorted(stale_among(snapshot, snapshot.parts, columns), key=_newest, reverse=True)
 
 
 def _newest(part: Part) -> tuple[int, str]:
     found = part.maxs.get("event_time")
     return found if isinstance(found, int) else MAX_INSTANT, part.path
-
-
-@lru_cache(maxsize=65_536)
-def _declaration(path: str) -> str | None:
-    """The name of a part has its checksum: what it says once it says always."""
-    declared = declared_by(read_footer(path))
-    return declared.id if declared is not None else None
 
 
 def stale_columns(raw: Table, columns: RawColumns) -> StaleColumns:
