@@ -1,6 +1,6 @@
 # Every task of the project. `make` alone explains them; each sets the project up first when needed.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick check bench soak matrix dist lock screenshots clean
+.PHONY: help setup demo test quick check bench soak interop matrix dist lock screenshots clean
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -56,6 +56,9 @@ quick: $(DEV) ## the tests without Spark, processes and whole warehouses, with a
 
 soak: $(DEV) $(SOAK) ## the long tests with new examples, killed processes and fuzzing, for MINUTES=30; prints figures
 	@$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)
+
+interop: $(DEV) ## read all tables with deltalake, Polars, DuckDB and the Delta connector of Spark (from Maven's registry)
+	@PYTHONPATH=. $(BIN)/python scripts/interop.py
 
 bench: $(BENCH) ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json
 	@$(BIN)/python -m bench.run $(ARGS)

@@ -81,8 +81,8 @@ def _not_made(
         yield Missing(
             Interval(_bound(stale, "mins", MIN_INSTANT), _bound(stale, "maxs", MAX_INSTANT - 1) + 1),
             "not_built",
-            f"columns of {rows:,} rows in {len(stale):,} parts are those of an earlier declaration: what is new "
-            "is null there, and what has another type is left out",
+            f"columns of {rows:,} rows in {len(stale):,} parts are those of an earlier declaration: what "
+            "is new is null there, and what has another type is left out",
             f"`tidemill rebuild {stream.name} --columns` makes them now, rounds make them little by little",
         )
 
