@@ -37,6 +37,8 @@ def test_a_damaged_file_is_set_aside_and_made_again(shop: Shop, kind: str, harm:
         (step,) = mill.plan_repair().steps
         assert (step.damage.file, step.repairable) == (name, True)
         assert not layout.damaged(shop.warehouse).exists()  # a plan changes nothing
+        if "visits" not in name:  # whatever is damaged, another stream answers and goes on
+            assert answers(mill, "visits") == expected("visits")
         done = mill.repair()
         assert (list(done.set_aside), done.left) == ([name], [])
         assert answers(mill, "orders") == expected("orders")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.ingest.lines import LineFile
+from tidemill.model.errors import DamageError
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.storage import layout
 from tidemill.storage.state.protocol import Logs
@@ -39,7 +40,17 @@ class DeclarationLog:
         self._seen: tuple[int, int] | None = None
 
     def of(self, stream: str) -> Sequence[Declaration]:
-        """Return the declarations of a stream in order; its tiles are made for the last one."""
+        """Those of a stream, in order; the last one is what its tiles are made for. While the file is
+        damaged, as the state has them."""
+        try:
+            return self._of(stream)
+        except DamageError:
+            kept = self._file.kept(self._state)
+            if kept is None:
+                raise
+            return [line for line in kept if line.stream == stream]
+
+    def _of(self, stream: str) -> Sequence[Declaration]:
         try:
             found = self._file.path.stat()
         except FileNotFoundError:

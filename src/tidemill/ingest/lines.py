@@ -126,6 +126,14 @@ class LineFile(Generic[Line]):
         """Whether anything was ever written to it."""
         return self.path.exists() or state.log_head(self.name) is not None
 
+    def kept(self, state: Logs) -> list[Line] | None:
+        """The lines as the state has them, for whoever only looks while the file is damaged; None: the state
+        does not have all of them."""
+        head, texts = state.log_head(self.name), state.log_lines(self.name)
+        if head is None or len(texts) != head.lines:
+            return None
+        return [line for text in texts if (line := self._parse(text))]
+
     def must_be_new(self, state: Logs) -> None:
         """Raise DamageError if a missing file was ever written to."""
         known = state.log_head(self.name)
