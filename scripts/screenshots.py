@@ -37,6 +37,7 @@ DEMO: Final = (
     ("stream", f"stream/requests?at={LATE}", "light", WIDE, ""),
     ("stream-dark", f"stream/requests?at={LATE}", "dark", WIDE, "text=What changed since r1"),
     ("explore", f"explore?q={HOURLY}", "light", WIDE, ""),
+    ("travel", f"explore?q={HOURLY}&as_of=2024-01-02T00:00:00Z", "light", (1180, 1120), ""),
     ("cell", CELL, "light", WIDE, ""),
     ("search", "search/requests?q=FILTER+status+%3E%3D+500", "light", WIDE, ""),
     ("trace", f"trace?id={EVENT}", "light", WIDE, ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 from tests.server.conftest import Served
@@ -72,6 +73,30 @@ def test_what_arrives_and_what_goes_wrong_is_on_the_overview_without_a_reload(co
     problem = page.locator("[aria-label=Problems] .bad-box")
     assert "orders" in problem.inner_text()
     assert "tidemill" in problem.locator(".remedy").inner_text()
+
+
+def test_the_slider_shows_what_a_chart_said_before_a_slice_and_names_the_slice(console, changing):
+    query = "SELECT count FROM requests BETWEEN 2026-01-05T08:00:00Z AND 2026-01-05T09:00:00Z INTERVAL 1h"
+    before = changing.http.get("/v1/query", params={"q": query}).json()["rows"][0]["count"]
+    late = hour_of(8, start=200, count=3)
+    story.land_hour(changing.mill, 8, late, name="late-08.ndjson")
+    changing.tick()
+    page = console.go(f"explore?q={quote(query)}")
+    page.locator("section[aria-label='Time travel']").get_by_text("Now", exact=True).wait_for()
+    slider = page.get_by_label("As of which arrival")
+    slider.press("ArrowLeft")  # the newest arrival: the late slice
+    travel = page.locator("section[aria-label='Time travel']")
+    travel.get_by_role("link", name="late-08.ndjson").wait_for()
+    slider.press("ArrowLeft")
+    travel.get_by_text("1 slice has arrived since and changed this answer").wait_for()
+    page.get_by_text("as it is now (dashed)").wait_for()
+    page.wait_for_selector("tm-chart[data-drawn]")
+    then, now = page.evaluate("document.querySelector('tm-chart').drawn.map(one => [...one.y])")
+    assert (then, now) == ([before], [before + len(late)])
+    cells = page.locator("section[aria-label=Numbers] td.num").all_inner_texts()
+    assert cells == [str(before)]
+    page.get_by_role("button", name="Back to now").click()
+    page.locator("section[aria-label=Numbers]").get_by_text(str(before + len(late))).wait_for()
 
 
 def test_a_dataset_is_downloaded_and_a_rebuild_shows_its_plan_first(console):

@@ -336,6 +336,15 @@ def test_a_token_is_asked_for_kept_in_memory_and_shows_one_tenant_alone(browser,
     text = page.locator("main").inner_text()
     assert "globex" in text
     assert not re.search("acme|onerror", text.replace(f"s2{story.HOSTILE}", ""))
+    page.evaluate("location.hash = '#/explore?q=SELECT+count+FROM+shared+GROUP+BY+api'")
+    page.wait_for_selector("section[aria-label=Numbers]")
+    assert page.locator("section[aria-label=Numbers] tbody tr").all_inner_texts() == ["/login\t1"]
+    page.evaluate("location.hash = '#/ledger/shared'")  # is about all its tenants
+    page.locator(".bad-box").wait_for()
+    assert "operator" in page.locator(".bad-box").inner_text()
+    page.evaluate("location.hash = '#/overview'")
+    page.wait_for_selector("article")
+    assert [one.get_attribute("aria-label") for one in page.locator("article").all()] == ["shared"]
     kept = page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
     assert shown not in kept
     page.reload()

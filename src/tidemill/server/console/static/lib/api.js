@@ -145,7 +145,12 @@ async function read(answer, heard) {
       const lines = block.split("\n");
       const kind = lines.find((line) => line.startsWith("event:"))?.slice(6).trim() ?? "message";
       const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
-      if (data.length) heard(kind, data.join("\n"));
+      if (data.length === 0) continue;
+      try {
+        heard(kind, data.join("\n"));
+      } catch (error) {
+        console.error(error); // a fault of the page, not of the connection
+      }
     }
   }
 }

@@ -5,7 +5,7 @@ import { chart, legend, seriesColour, zoomButtons } from "../lib/charts.js";
 import { Page, h, settled, show } from "../lib/dom.js";
 import { TmEditor } from "../lib/editor.js";
 import * as format from "../lib/format.js";
-import { completenessNotes, copyButton, hrefTo, loading, pageHead, problemBox, scroller, stream, streams, tenantPicker, whose } from "../lib/parts.js";
+import { completenessNotes, copyButton, hrefTo, loading, pageHead, problemBox, scroller, sliceLink, stream, streams, tenantPicker, whose } from "../lib/parts.js";
 import { note } from "../lib/routes.js";
 import { completions, dimensionsOf, metricOf } from "../lib/words.js";
 import { firstQuery } from "./stream.js";
@@ -14,8 +14,10 @@ import { firstQuery } from "./stream.js";
 const KINDS = /** @type {const} */ ({ line: "Line", bars: "Bars", heat: "Heatmap", flow: "State flow" });
 const SPANS = { "": "all data", "1h": "last hour", "6h": "last 6 hours", "24h": "last day", "7d": "last week", "30d": "last 30 days" };
 const INTERVALS = ["", "1m", "5m", "15m", "1h", "6h", "1d", "1w"];
-const STOPS = 1000; // of the slider
+const STOPS = 1000; // of the slider that are asked for at once
+const MOST_STOPS = 20_000;
 const ROWS = 500; // of the table
+const EPOCH = "1970-01-01T00:00:00Z";
 
 export default class Explore extends Page {
   constructor() {
@@ -34,6 +36,7 @@ export default class Explore extends Page {
     this.value = "";
     this.asOf = "";
     this.asked = 0;
+    this.stops = ""; // what the slider is over
     this.editor = new TmEditor();
     this.picks = h("div", { class: "row end" });
     this.whose = h("div");
@@ -160,14 +163,14 @@ export default class Explore extends Page {
     if (!this.kind || !kinds.includes(this.kind)) this.kind = kinds[0];
     if (!answer.values.includes(this.value)) this.value = answer.values[0];
     this.draw(answer);
-    if (!this.result.contains(this.figure) || !this.result.contains(this.travel)) {
-      show(this.result);
-      show(this.travel);
-    }
     show(this.result,
       h("section", { class: "panel stack", "aria-label": "Answer" }, this.tools(answer, kinds), this.figure, said(answer), ...completenessNotes(answer.said.completeness)),
       this.travel, h("section", { class: "panel stack", "aria-label": "Numbers" }, this.numbers(answer)));
-    if (this.travel.childElementCount === 0) void this.travelling(answer.said.stream);
+    const key = JSON.stringify([answer.said.stream, answer.said.span]);
+    if (this.stops !== key) {
+      this.stops = key;
+      void this.travelling(answer.said.stream, answer.said.span);
+    }
   }
 
   /** @param {Answer} answer @param {Kind[]} kinds */
@@ -265,33 +268,48 @@ export default class Explore extends Page {
 
   // -- time travel
 
-  /** @param {string} name */
-  async travelling(name) {
+  /** Offer a slider over what changed the span. @param {string} name @param {{start: string, end: string} | null} span */
+  async travelling(name, span) {
     try {
-      const found = await get(path`/v1/streams/${name}/changes`, { limit: STOPS, ...(this.tenant ? { tenant: this.tenant } : {}) }, this.signal);
-      if (this.signal.aborted) return;
-      if (found.changes.length === 0) return;
-      show(this.travel, this.slider(found));
+      const { changes, left } = await this.changes(name, span);
+      if (!this.signal.aborted) show(this.travel, changes.length ? this.slider(changes, left) : null);
     } catch (error) {
-      if (this.signal.aborted || (error instanceof Problem && (error.status === 404 || error.status === 403))) return;
-      show(this.travel, problemBox(error));
+      if (this.signal.aborted) return;
+      const none = error instanceof Problem && (error.status === 404 || error.status === 403);
+      show(this.travel, none ? null : problemBox(error));
     }
   }
 
-  /** @param {any} found */
-  slider(found) {
-    const { changes } = found;
+  /** The oldest first. @param {string} name @param {{start: string, end: string} | null} span */
+  async changes(name, span) {
+    /** @type {any[]} */
+    const changes = [];
+    /** @type {string | null} */
+    let cursor = null;
+    let total = 0;
+    do {
+      const params = { after: EPOCH, from: span?.start, to: span?.end, limit: STOPS, cursor };
+      /** @type {any} */
+      const page = await get(path`/v1/streams/${name}/changes`, params, this.signal);
+      changes.push(...page.changes);
+      ({ cursor, total } = page);
+    } while (cursor !== null && changes.length < MOST_STOPS);
+    return { changes, left: total - changes.length };
+  }
+
+  /** @param {any[]} changes @param {number} left how many more there are */
+  slider(changes, left) {
     const out = h("div", { role: "status" });
-    const at = this.asOf ? changes.findLastIndex((/** @type {any} */ one) => one.arrival <= this.asOf) : changes.length;
+    const at = this.asOf ? changes.findLastIndex((/** @type {any} */ one) => one.at <= this.asOf) : changes.length;
     const range = h("input", { type: "range", min: "0", max: String(changes.length), value: String(at < 0 ? 0 : at), "aria-label": "As of which arrival", oninput: () => say(), onchange: () => go() });
     const say = () => {
       const one = changes[Number(range.value)];
-      range.setAttribute("aria-valuetext", one ? `as of ${one.arrival}` : "now");
-      show(out, one ? [h("strong", null, `As of ${format.instant(one.arrival)}`), h("span", { class: "soft" }, ` · then ${one.kind ?? "accepted"}: ${one.name || format.short(one.slice)}, ${format.count(one.rows)} rows`,
-        one.late ? `, ${format.count(one.late)} late` : "", one.observed ? `, of ${format.span(one.observed.start, one.observed.end)}` : "")] : [h("strong", null, "Now"), h("span", { class: "soft" }, ` · after ${changes.length} arrivals`)], this.changed());
+      range.setAttribute("aria-valuetext", one ? `as of ${one.at}` : "now");
+      show(out, one ? [h("strong", null, `As of ${format.instant(one.at)}`), h("span", { class: "soft" }, ` · ${one.kind === "retracted" ? "retracted" : "arrived"} then: `, sliceLink(one.slice, this.described?.stream ?? "", one.name), `, ${format.count(one.rows)} rows`,
+        one.late ? `, ${format.count(one.late)} late` : "", one.observed ? `, of ${format.span(one.observed.start, one.observed.end)}` : "")] : [h("strong", null, "Now"), h("span", { class: "soft" }, ` · after ${format.count(changes.length)} changes${left > 0 ? ` (${format.count(left)} newer ones are not on the slider)` : ""}`)], this.changed());
     };
     const go = settled(() => {
-      this.asOf = changes[Number(range.value)]?.arrival ?? "";
+      this.asOf = changes[Number(range.value)]?.at ?? "";
       void this.ask().then(say);
     }, 150);
     say();
@@ -309,16 +327,16 @@ export default class Explore extends Page {
     const said = this.answer?.said.as_of;
     if (!this.asOf || !said) return null;
     const back = said.reaches_back_to ? ` Answers reach back to ${format.instant(said.reaches_back_to)}.` : "";
-    return h("p", { class: "soft" }, said.slices_after ? `${format.count(said.slices_after)} slices have arrived since${said.changed ? " and changed this answer" : "; this answer is still the same"}.` : "Nothing has arrived since.", back);
+    return h("p", { class: "soft" }, said.slices_after ? `${format.count(said.slices_after)} ${said.slices_after === 1 ? "slice has" : "slices have"} arrived since${said.changed ? " and changed this answer" : "; this answer is still the same"}.` : "Nothing has arrived since.", back);
   }
 }
 customElements.define("tm-explore", Explore);
 
 /** @param {Answer} answer */
 function said(answer) {
-  const { completeness, level } = answer.said;
+  const { completeness, level, as_of: then } = answer.said;
   const through = completeness?.complete_through;
-  const parts = [level ? `From the ${level} level.` : "", completeness?.complete ? "Complete." : through ? `Complete through ${format.instant(through)}; later data may still arrive.` : "Nothing is known to be complete yet.",
+  const parts = [level ? `From the ${level} level.` : "", then?.at ? `As it was at ${format.instant(then.at)}.` : completeness?.complete ? "Complete." : through ? `Complete through ${format.instant(through)}; later data may still arrive.` : "Nothing is known to be complete yet.",
     completeness?.as_of ? `Newest arrival ${format.instant(completeness.as_of)}.` : ""];
   return h("p", { class: "soft small" }, parts.filter(Boolean).join(" "));
 }

@@ -45,7 +45,7 @@ export default class Overview extends Page {
 
   /** @param {any} said */
   update(said) {
-    this.showProblems([...said.problems, ...said.streams.flatMap((/** @type {any} */ one) => one.problems.map((/** @type {any} */ problem) => ({ ...problem, stream: one.stream })))]);
+    this.showProblems([...(said.problems ?? []), ...said.streams.flatMap((/** @type {any} */ one) => (one.problems ?? []).map((/** @type {any} */ problem) => ({ ...problem, stream: one.stream })))]);
     if (said.streams.length === 0) {
       show(this.streams, h("p", { class: "empty" }, "There are no streams yet. Declare one in tidemill.yaml."));
       return;
@@ -97,7 +97,7 @@ class StreamPanel {
 
   /** @param {any} one @param {number} now */
   update(one, now) {
-    const wrong = one.problems.length > 0;
+    const wrong = (one.problems ?? []).length > 0;
     show(this.state, chip(wrong ? "failed" : "built", wrong ? "needs attention" : "healthy"));
     show(this.body, numbers(one));
     if (!one.outcomes) {
