@@ -139,6 +139,15 @@ def test_a_window_is_opened_by_a_click_where_it_is_drawn(console):
     assert page.locator("section[aria-label=Window] h2").inner_text() == "2026-01-05 10:00 – 11:00"
 
 
+def test_a_bar_that_is_clicked_leads_to_its_events(console):
+    page = console.go("explore?q=SELECT+count+FROM+requests+GROUP+BY+region")
+    page.wait_for_selector("tm-chart[data-drawn]")
+    box = page.locator("tm-chart").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.8)
+    page.wait_for_url("**/#/cell?**")
+    assert "region" in page.url
+
+
 def test_an_error_is_shown_at_its_character_and_goes_when_it_is_corrected(console):
     page = console.go("explore")
     asked(console, "SELECT count FROM requests GROUP BY regon")
