@@ -37,6 +37,7 @@ from tidemill.pipeline.trace import EventTrace
 from tidemill.pipeline.verify import Audit
 from tidemill.query import Answer, Explanation
 from tidemill.query.catalog import StreamFacts
+from tidemill.query.cell import Cell
 from tidemill.query.past import Change
 from tidemill.query.plain_sql.service import SqlAnswer
 from tidemill.query.search.searching import SearchPage, SearchPlan
@@ -65,9 +66,8 @@ PARTS: Final[Mapping[str, tuple[type, tuple[str, ...]]]] = {
 OF_A_MILL: Final[tuple[type, ...]] = (
     Landed, LandedMany, SliceEntry, TickReport, StreamStatus, StreamOverview, WindowRefresh, WindowView,
     WindowStory, Timeline, RevisionChanges, RebuildStep, BuildOutcome, Packed, RetractionPlan, Answer,
-    Completeness, Explanation, SearchPage, SearchPlan, SqlAnswer, StreamFacts, Change, EventTrace, ChainView,
-    Audit,
-    Recovered,
+    Completeness, Explanation, SearchPage, SearchPlan, SqlAnswer, StreamFacts, Cell, Change, EventTrace,
+    ChainView, Audit, Recovered,
 )  # fmt: skip
 OF_A_CLIENT: Final = (client.Sent, client.Outcome, client.Ingestion, client.DatasetEvent)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.catalog import StreamFacts
+    from tidemill.query.cell import Cell
     from tidemill.query.past import Change
     from tidemill.query.plain_sql.service import SqlAnswer
     from tidemill.query.search.searching import SearchPage, SearchPlan
@@ -601,6 +602,30 @@ class Mill:
 
         return rows_of(
             self.ask(query, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine, as_of=as_of)
+        )
+
+    def cell(
+        self, query: Asked, start: str | int | None = None, group: Mapping[str, object] | None = None, *,
+        tenant: str | None = None, all_tenants: bool = False, check_tenant: bool = True,
+        as_of: str | int | None = None, offset: int = 0, limit: int = 50,
+    ) -> Cell:  # fmt: skip
+        """What one row of the answer to a query is made of: the row whose bucket begins at `start` (of a
+        total: None) and whose groups have the values of `group`. The result has the pieces of time and the
+        tiles that its number was read from, the slices, and the events after the first `offset`, by time."""
+        from tidemill.query.service import TenantChoice, cell
+
+        whose = TenantChoice(tenant, all_tenants, check_tenant)
+        at = None if start is None else arguments.instant(start)
+        return cell(
+            self.warehouse,
+            self._querier,
+            query,
+            whose,
+            at,
+            group or {},
+            as_of=as_of,
+            offset=offset,
+            limit=limit,
         )
 
     def changes(

@@ -177,3 +177,13 @@ def test_tables_that_cannot_be_given(cli, shop, arguments, hint):
     done = cli(*arguments)
     assert done.code == 2, done
     assert hint in done.err
+
+
+def test_a_cell_shows_its_events(cli, landed):
+    assert cli("run", "--once").code == 0
+    query = ("query", "SELECT count FROM requests", "--all-tenants")
+    total = cli(*query, "--output", "json").json["rows"][0]["count"]
+    found = cli(*query, "--cell", "total", "--output", "json").json
+    assert (found["total"], found["values"], len(found["events"])) == (total, {"count": total}, 50)
+    assert "read from" in cli(*query, "--cell", "total").out
+    assert cli(*query, "--cell", "total", "--group", "x").code == 2

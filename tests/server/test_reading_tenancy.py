@@ -192,6 +192,13 @@ def _ways(operation: str, url: str) -> Iterator[tuple[dict[str, object], dict[st
         case "get_windows":
             yield from (({"state": state}, None) for state in ("built", "final", "waiting"))
             yield {}, None
+        case "get_query_cell":
+            for stream in STREAMS:
+                yield {"q": f"SELECT count FROM {stream}"}, None
+                yield {"q": f"SELECT count FROM {stream}", "limit": 1}, None
+                yield {"q": f"SELECT count FROM {stream}", "tenant": THEIRS}, None
+                mark = json.dumps({"api": "/MARKER-B"})
+                yield {"q": f"SELECT count FROM {stream} GROUP BY api", "group": mark}, None
         case "get_changes":
             yield {"after": "10d"}, None
             yield {"after": "10d", "limit": 1}, None
@@ -311,6 +318,7 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     assert told("get_results", "/ours", f'"n":{MINE}')
     for operation in ("get_overview", "get_overview_events"):
         assert told(operation, '"stream":"requests"', f'"accepted":{MINE}')
+    assert told("get_query_cell", '"stream":"shared"', '"total":12', "a-late")
     assert told("get_timeline", '"stream":"shared"', '"slices":null')
     assert told("get_window", '"stream":"shared"', '"revisions":[{"revision":1}]')
     assert told("get_window_changes", '"added":11', "a-0")
@@ -341,7 +349,7 @@ def test_an_operator_is_told_of_all(two, monkeypatch):
         "get_streams", "get_stream", "get_ledger", "get_slice", "get_status", "get_metrics", "get_windows",
         "get_datasets", "get_dataset", "get_query", "post_query", "get_search", "post_search",
         "get_quarantine", "get_late", "get_events", "get_ingestion", "get_vector", "get_chain", "get_results",
-        "get_trace", "get_overview", "get_overview_events", "get_timeline", "get_window",
+        "get_query_cell", "get_trace", "get_overview", "get_overview_events", "get_timeline", "get_window",
         "get_window_changes",
     }  # fmt: skip
 

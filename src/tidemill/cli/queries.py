@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,6 +72,13 @@ def query(
         str | None,
         typer.Option("--as-of", metavar="T", help="As it was at this instant of arrival, or so long ago."),
     ] = None,
+    cell: Annotated[
+        str | None,
+        typer.Option("--cell", metavar="START", help="What the row with this bucket, or total, is made of."),
+    ] = None,
+    group: Annotated[
+        str, typer.Option("--group", metavar="JSON", help="Of --cell: the values of GROUP BY.")
+    ] = "{}",
     engine: Annotated[QueryEngine, typer.Option(help="What reads the rollups.")] = QueryEngine.DUCKDB,
     file: File = None,
 ) -> int:
@@ -81,6 +89,15 @@ def query(
     """
     kind = checked_target(session, file)
     asked = _typed(text)
+    if cell is not None:
+        with session.mill() as mill:
+            row = mill.cell(
+                asked, None if cell == "total" else cell, _group(group),
+                tenant=tenant, all_tenants=all_tenants, as_of=as_of,
+            )  # fmt: skip
+            stale = [one.state.key.start for one in mill.state.stale_tiles(row.answer.stream)]
+        session.emit(lambda: documents.cell.cell(row, stale), lambda: views.queries.composition(row))
+        return OK
     with _open(session, on_spark=engine is QueryEngine.SPARK) as mill:
         found = mill.ask(
             asked, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value, as_of=as_of
@@ -231,6 +248,16 @@ def catalog(
         streams = mill.catalog(stream, tenant)
     session.emit(lambda: documents.search.catalog(streams), lambda: views.queries.catalog(streams))
     return OK
+
+
+def _group(text: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InputError("--group is no JSON object", hint="""give one such as '{"region": "eu"}'""")
+    return found
 
 
 def _typed(text: str) -> str:

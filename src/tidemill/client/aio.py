@@ -298,6 +298,24 @@ class AsyncClient:
         """Land the records of quarantine again, all or those of one reason. For the scope admin."""
         return responses.document((await self._ask(requests.replay(stream, reason))).content)
 
+    async def cell(
+        self,
+        text: str,
+        start: str | None = None,
+        group: Mapping[str, object] | None = None,
+        *,
+        tenant: str | None = None,
+        all_tenants: bool = False,
+        as_of: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Document:
+        """What one row of the answer to a query is made of: the one whose bucket begins at `start` and whose
+        groups have the values of `group`. `events` is a page of its events, `cursor` that of the next."""
+        whose = TenantParameters(tenant, all_tenants)
+        request = requests.cell(text, start, group or {}, whose, as_of, limit, cursor)
+        return responses.document((await self._ask(request)).content)
+
     async def changes(
         self,
         stream: str,

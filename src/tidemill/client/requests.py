@@ -195,6 +195,29 @@ def replay(stream: str, reason: str | None) -> Request:
     return _do(stream, "replay", reason=reason)
 
 
+def cell(
+    text: str,
+    start: str | None,
+    group: Mapping[str, object],
+    whose: TenantParameters,
+    as_of: str | None,
+    limit: int | None,
+    cursor: str | None,
+) -> Request:
+    given = {
+        "q": text,
+        "start": start,
+        "group": json.dumps(group),
+        "tenant": whose.tenant,
+        "all_tenants": "true" if whose.all_tenants else None,
+        "as_of": as_of,
+        "limit": _text(limit),
+        "cursor": cursor,
+    }
+    params = {name: value for name, value in given.items() if value is not None}
+    return Request("GET", "/v1/query/cell", params)
+
+
 def changes(
     stream: str, after: str, start: str | None, end: str | None, limit: int | None, cursor: str | None
 ) -> Request:

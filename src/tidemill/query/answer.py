@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from tidemill.model.completeness import Completeness
@@ -13,6 +13,8 @@ from tidemill.query.past import Past
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidemill.query.plan import Plan
 
 Engine = Literal["duckdb", "spark"]
 _SHOWN: Final = 24  # pieces that are named one by one
@@ -36,6 +38,7 @@ class Answer:
     step: str | None = None  # INTERVAL as it was asked, with its time zone
     pieces: tuple[CoverPiece, ...] = ()  # what it is made of, by time
     past: Past | None = None  # AS OF: the stream as it was then
+    plan: Plan | None = field(default=None, compare=False, repr=False)  # that it was made by
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Querier:
         answer = self._runner.run(plan, source, known, self._reader() if on == "spark" else None)
         if strict:
             answer.completeness.check()
-        return answer if then is None else replace(answer, past=then)
+        return replace(answer, past=then, plan=plan)
 
     def explain(self, asked: str | Document, *, tenant: str | None, now: int) -> Explanation:
         """What `ask` would do, with or without EXPLAIN in front of the text."""

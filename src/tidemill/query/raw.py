@@ -64,6 +64,14 @@ class RawEvents:
             made.append(rows)
         return RawRows(_joined(made), len(parts), seen)
 
+    def events(
+        self, asked: RawAsked, cursor: duckdb.DuckDBPyConnection, more: Sequence[str] = ()
+    ) -> Iterator[pa.Table]:
+        """The events themselves, a batch at a time, with `more` columns of raw."""
+        parts = list(self._parts(asked))
+        if parts and self.snapshot is not None:
+            yield from _batches(cursor, self.snapshot.paths(parts), asked, at_once=False, more=more)
+
     def _follows(self, asked: RawAsked) -> bool:
         """Whether one of the metrics is about objects and their states."""
         return any(self.stream.metrics[name].kind == "state" for name in asked.metrics)
@@ -152,7 +160,12 @@ def _joined(made: Sequence[pa.Table]) -> pa.Table | None:
 
 
 def _batches(
-    cursor: duckdb.DuckDBPyConnection, paths: Sequence[str], asked: RawAsked, *, at_once: bool
+    cursor: duckdb.DuckDBPyConnection,
+    paths: Sequence[str],
+    asked: RawAsked,
+    *,
+    at_once: bool,
+    more: Sequence[str] = (),
 ) -> Iterator[pa.Table]:
     """The events of the spans, in any order; `at_once` where a metric needs to see an object's events
     together, or the spans are short."""
@@ -171,7 +184,7 @@ def _batches(
             where = f"NOT list_contains($without, slice) AND {where}"
     values["files"] = [literal_path(path) for path in checked(paths)]
     scan = "read_parquet($files, hive_partitioning = false)"
-    found = cursor.execute(f"SELECT {', '.join(_COLUMNS)} FROM {scan} WHERE {where}", values)
+    found = cursor.execute(f"SELECT {', '.join((*_COLUMNS, *more))} FROM {scan} WHERE {where}", values)
     if at_once:
         events = found.to_arrow_table()
         if events.num_rows:

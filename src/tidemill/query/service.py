@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tidemill.ingest.warehouse import Warehouse
     from tidemill.query import Answer, Explanation, Querier
+    from tidemill.query.cell import Cell
     from tidemill.query.language.ast import Moment
     from tidemill.query.source import Source
     from tidemill.storage.tables.snapshot import Snapshot
@@ -94,6 +95,31 @@ def ask(
             as_of=None if as_of is None else moment_of(as_of),
             past=lambda stream, at, span: past_of(warehouse.state, stream, at, span),
         )
+    except StorageError as error:
+        raise named(error, warehouse.root) from error
+
+
+def cell(
+    warehouse: Warehouse,
+    querier: Querier,
+    query: Asked,
+    whose: TenantChoice,
+    start: int | None,
+    group: Mapping[str, object],
+    *,
+    as_of: str | int | None,
+    offset: int,
+    limit: int,
+) -> Cell:
+    """What one row of the answer to a query is made of."""
+    from tidemill.query import Explanation
+    from tidemill.query.cell import cell_of
+
+    answer = ask(warehouse, querier, query, whose, strict=False, engine="duckdb", as_of=as_of)
+    if isinstance(answer, Explanation) or answer.plan is None:
+        raise InputError("EXPLAIN has no cells", hint="leave EXPLAIN out")
+    try:
+        return cell_of(warehouse, answer, answer.plan, start, group, offset, limit)
     except StorageError as error:
         raise named(error, warehouse.root) from error
 

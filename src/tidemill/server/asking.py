@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemill.model.errors import InputError, QueryError
+from tidemill.pipeline.documents import cell as cells
 from tidemill.pipeline.documents import search as plain
 from tidemill.pipeline.documents import shapes
 from tidemill.query import Answer, Explanation
@@ -22,10 +23,11 @@ from tidemill.query.language.document import query_from, search_from
 from tidemill.query.language.parse import parse, parse_search
 from tidemill.query.search.searching import SearchPlan
 from tidemill.server import tenancy
+from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
 from tidemill.server.readers import Reader, Readers
 from tidemill.server.reading_shapes import CURSOR, END, SLICE, START, shown, taken
-from tidemill.server.said import asked_in, said_in, switch, text, wrong
+from tidemill.server.said import asked_in, loaded, said_in, switch, text, wrong
 from tidemill.storage.writers import arrow_file
 
 if TYPE_CHECKING:
@@ -76,6 +78,23 @@ _ANSWER: Final[Mapping[str, object]] = {
     "completeness": COMPLETE,
     "engine": "duckdb",
     "as_of": {"at": END, "changed": True, "slices_after": 1, "reaches_back_to": None, "missing": []},
+}
+_CELLS: Final = "cell"
+_CELL: Final[Mapping[str, object]] = {
+    "stream": "requests",
+    "metric": "hits",
+    "level": "1h",
+    "cell": {"start": START, "end": END, "group": {"api": "/cart"}},
+    "values": {"count": 2},
+    "pieces": [{"source": "1h", "start": START, "end": END}],
+    "tiles": [{"level": "1h", "start": START, "end": END, "revision": 1, "hash": SLICE, "state": "current"}],
+    "slices": [{"slice": SLICE, "name": "hour-10.ndjson", "arrival": END, "rows": 2, "late": 0}],
+    "slices_total": 1,
+    "total": 2,
+    "events": [{"event_time": START, "event_id": "7f0c1a", "slice": SLICE, "metrics": ["hits"]}],
+    "completeness": COMPLETE,
+    "as_of": None,
+    "cursor": CURSOR,
 }
 _FOUND: Final[Mapping[str, object]] = {
     "stream": "requests",
@@ -149,6 +168,21 @@ def router(readers: Readers) -> APIRouter:
         ),
     )
     routes.add_api_route(
+        "/v1/query/cell",
+        window_reader.get_cell,
+        summary="What one row of an answer is made of: pieces, tiles, slices, and its events page by page",
+        operation_id="get_query_cell",
+        response_class=Response,
+        responses={
+            200: shown(
+                "The cell, with a page of its events",
+                _CELL,
+                maybe=[key for key in _CELL if key not in ("stream", "events")],
+            ),
+            **responses(404),
+        },
+    )
+    routes.add_api_route(
         "/v1/streams/{stream}/search",
         window_reader.get_search,
         summary="Find accepted events by what they hold",
@@ -216,6 +250,43 @@ class _QueryRoutes:
         whose = tenancy.whose(who, text(said, "tenant"), all_tenants=switch(said, "all_tenants"))
         as_of = text(said, "as_of")
         return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict, as_of=as_of))
+
+    async def get_cell(
+        self,
+        who: Reader,
+        q: Text,
+        start: Annotated[str | None, Query(max_length=64, description="the bucket of the row")] = None,
+        group: Annotated[
+            str, Query(max_length=10_000, description="a JSON object: the value of each GROUP BY")
+        ] = "{}",
+        tenant: Tenant = None,
+        all_tenants: AllTenants = False,
+        as_of: AsOf = None,
+        limit: Limit = 50,
+        cursor: Cursor = None,
+    ) -> Response:
+        whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
+        declared = self._readers.stream(_stream_of(q), who)
+        groups = loaded(group.encode())
+        offset = 0
+        if cursor is not None:
+            offset = int(position_of(_CELLS, self._readers.opened(cursor, who), int)[0])
+
+        def look() -> Document:
+            found = self._mill.cell(q, start, groups, **whose, as_of=as_of, offset=offset, limit=limit)
+            stale = [one.state.key.start for one in self._mill.state.stale_tiles(declared.name)]
+            visible = replace(found, answer=tenancy.for_tenant(found.answer, declared, who))
+            said = tenancy.past_for(cells.cell(visible, stale), declared, who)
+            page = cursor_of(_CELLS, offset + limit) if found.more else None
+            listed = said["events"]
+            assert isinstance(listed, list)
+            return {
+                **tenancy.without(said, tenancy.NOT_OF_CELL, declared, who),
+                "events": [tenancy.without(one, tenancy.NOT_OF_EVENT, declared, who) for one in listed],
+                "cursor": None if page is None else self._readers.sealed(page, who),
+            }
+
+        return await self._readers.answer(look)
 
     def _answer(
         self,

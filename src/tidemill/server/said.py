@@ -34,7 +34,7 @@ async def said_in(request: Request, readers: Readers, *known: str) -> Document:
     requests = readers.service.project.gateway.requests
     with HeldMemory(gateway.memory) as held:
         content = await body(request, held, min(MOST_BYTES, requests.body), requests.timeout)
-    said = _loaded(content)
+    said = loaded(content)
     unknown = sorted(set(said) - set(known))
     if unknown:
         raise InputError(
@@ -68,7 +68,7 @@ def wrong(name: str, what: str) -> InputError:
     return InputError(f"{name} is not {what}", where=name, hint=f"give {what}, or leave it out")
 
 
-def _loaded(content: bytes) -> Document:
+def loaded(content: bytes) -> Document:
     """One JSON object with exact numbers, each key once."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:

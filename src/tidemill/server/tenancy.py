@@ -25,6 +25,8 @@ OF_EVENT: Final = frozenset({"stream", "window", "start", "end", "revision"})
 OF_FLUSHED: Final = frozenset({"window", "stream", "source", "trigger"})
 # What is left out of an answer about a tenant's own events, since it counts everybody's.
 NOT_OF_ANSWER: Final = frozenset({"rows_read", "files_read", "version"})
+NOT_OF_CELL: Final = frozenset({"tiles", "slices", "slices_total"})
+NOT_OF_EVENT: Final = frozenset({"line", "watermark", "late"})  # how many others stand before it, and how far
 NOT_OF_EXPLANATION: Final = frozenset({"rows", "files", "version"})
 NOT_OF_PAGE: Final = frozenset({"facts"})
 NOT_OF_ROW: Final = frozenset({"line"})  # how many records of others stand before it

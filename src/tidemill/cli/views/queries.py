@@ -13,7 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from tidemill.cli.terminal import escaped
-from tidemill.cli.views.layout import PAYLOAD_LETTERS, Note, View, cell, line, listing, many, pairs_table
+from tidemill.cli.views.layout import (
+    ID_LETTERS,
+    PAYLOAD_LETTERS,
+    Note,
+    View,
+    cell,
+    line,
+    listing,
+    many,
+    pairs_table,
+)
 from tidemill.model.time import format_instant
 from tidemill.pipeline.documents.search import spelled
 from tidemill.pipeline.documents.sql import value as spelled_value
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.index.attributes import Attribute, Attributes
     from tidemill.query import Answer, Explanation
     from tidemill.query.catalog import MetricFacts, StreamFacts
+    from tidemill.query.cell import Cell
     from tidemill.query.plain_sql.service import SqlAnswer
     from tidemill.query.search.searching import SearchFacts, SearchPage, SearchPlan
 
@@ -202,3 +213,25 @@ def _attributes(of: Attributes) -> Table:
 def _top(of: Attribute) -> str:
     named = [(spelled(v) if isinstance(v, Decimal) else cell(v), count) for v, count in of.top]
     return ", ".join(f"{value} ({count:,})" for value, count in named)
+
+
+def composition(of: Cell) -> View:
+    """What one row of an answer is made of."""
+    values = [(name, Text(escaped(cell(value)))) for name, value in (*of.group.items(), *of.values.items())]
+    yield pairs_table(f"{of.answer.stream}.{of.answer.metric} {of.span}", values)
+    yield line("read from ", ", ".join(str(piece) for piece in of.pieces) or "nothing")
+    slices = listing("slice", "arrived", "events", "late", "name", right=("events", "late"))
+    for one in of.slices:
+        new = one.entry.slice
+        arrived = Text(format_instant(new.arrival))
+        slices.add_row(
+            Text(new.id[:ID_LETTERS]), arrived, f"{one.rows:,}", f"{one.late:,}", Text(escaped(new.name))
+        )
+    yield slices
+    events = listing("event time", "id", "payload")
+    for event in of.events:
+        payload = escaped(str(event["payload"]))[:PAYLOAD_LETTERS]
+        events.add_row(Text(cell(event["event_time"])), Text(escaped(str(event["event_id"]))), Text(payload))
+    yield events
+    if of.more:
+        yield Note(f"the first {len(of.events)} of {of.total:,} events; `GET /v1/query/cell` has all")

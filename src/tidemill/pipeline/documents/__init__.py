@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from tidemill.pipeline.documents import (
+        cell,
         event_time,
         gateway,
         overview,
@@ -35,6 +36,6 @@ else:
 
 
 __all__ = (
-    "event_time", "gateway", "overview", "packing", "results", "scrub", "search", "shapes", "sql", "ticks",
-    "trace", "vectors", "windows",
+    "cell", "event_time", "gateway", "overview", "packing", "results", "scrub", "search", "shapes", "sql",
+    "ticks", "trace", "vectors", "windows",
 )  # fmt: skip

@@ -1,0 +1,68 @@
+"""What one number of an answer is made of, as plain data with stable snake_case keys. Only spells."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+from tidemill.model.levels import BY_NAME
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
+from tidemill.pipeline.documents.shapes import Document, Verbatim, completeness, interval, past
+
+if TYPE_CHECKING:
+    from tidemill.model.levels import TileState
+    from tidemill.query.cell import Cell
+
+
+def cell(of: Cell, stale: Collection[int]) -> Document:
+    """`stale` are the starts of 5s tiles that are."""
+    return {
+        "stream": of.answer.stream,
+        "metric": of.answer.metric,
+        "level": of.answer.level,
+        "cell": {**_bounds(of.span), "group": of.group},
+        "values": of.values,
+        "pieces": [{"source": one.source, **_bounds(one.span)} for one in of.pieces],
+        "tiles": [_tile(one, stale) for one in of.tiles],
+        "slices": [
+            {
+                "slice": one.entry.id,
+                "name": one.entry.slice.name,
+                "source": one.entry.slice.source,
+                "arrival": format_instant(one.entry.slice.arrival),
+                "rows": one.rows,
+                "late": one.late,
+            }
+            for one in of.slices
+        ],
+        "slices_total": of.slices_total,
+        "total": of.total,
+        "events": [event(one) for one in of.events],
+        "completeness": completeness(of.answer.completeness),
+        "as_of": None if of.answer.past is None else past(of.answer.past),
+    }
+
+
+def _bounds(span: Interval) -> Document:
+    valid = Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT))
+    return interval(valid) or {}
+
+
+def event(of: Mapping[str, object]) -> Document:
+    met, time = of["watermark"], of["event_time"]
+    late = met is not None and time <= met  # type: ignore[operator]
+    return {**of, "late": late, "payload": Verbatim(str(of["payload"]))}
+
+
+def _tile(of: TileState, stale: Collection[int]) -> Document:
+    end = of.key.start + BY_NAME[of.key.level].tile
+    is_stale = any(of.key.start <= start < end for start in stale)
+    return {
+        "level": of.key.level,
+        "start": format_instant(of.key.start),
+        "end": format_instant(end),
+        "revision": of.revision,
+        "hash": of.hash,
+        "rows": of.rows,
+        "state": "not_built" if of.hash is None else "stale" if is_stale else "current",
+    }
