@@ -21,6 +21,7 @@ ROUTES = {
     "explore": "explore",
     "stream": "stream/requests?at=2026-01-05T12:00:00Z",
     "heatmap": "explore?q=SELECT+bins+FROM+requests.latency+INTERVAL+1h",
+    "cell": "cell?q=SELECT+count+FROM+requests+GROUP+BY+region&group=%7B%22region%22:%22eu%22%7D",
     "search": "search/requests",
     "trace": "trace?id=r-10-001",
     "ledger": "ledger/requests",
@@ -137,6 +138,24 @@ def test_a_window_is_opened_by_a_click_where_it_is_drawn(console):
     page.mouse.click(*place)
     page.locator("section[aria-label=Window] h2").wait_for()
     assert page.locator("section[aria-label=Window] h2").inner_text() == "2026-01-05 10:00 – 11:00"
+
+
+def test_a_number_leads_to_the_events_it_is_made_of(console):
+    page = console.go("explore?q=SELECT+count,sum(latency_ms)+FROM+requests+INTERVAL+1h+GROUP+BY+region")
+    row = page.locator("section[aria-label=Numbers] tbody tr", has_text="2026-01-05 08:00").filter(
+        has_text="eu"
+    )
+    row.locator("a").first.click()
+    page.locator("section[aria-label=Events]").wait_for()
+    mine = [one for one in hour_of(8) if one.region == "eu"]
+    number = page.locator("section[aria-label='The number']").inner_text()
+    assert f"{len(mine)}" in number
+    assert str(sum(one.latency_ms for one in mine)) in number.replace(",", "")
+    ids = page.locator("section[aria-label=Events] tbody tr td:nth-child(2)").all_inner_texts()
+    assert sorted(ids) == sorted(one.event_id for one in mine)
+    assert "hour-08.ndjson" in page.locator("section[aria-label=Slices]").inner_text()
+    page.get_by_role("link", name=mine[0].event_id).click()
+    page.locator("section[aria-label=Event]").wait_for()
 
 
 def test_a_bar_that_is_clicked_leads_to_its_events(console):

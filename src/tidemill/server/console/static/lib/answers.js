@@ -30,6 +30,7 @@ export class Answer {
     this.groups = this.columns.filter((name) => dimensions.has(name) || (NOT_VALUES.has(name) && name !== "bucket" && name !== "lower" && name !== "upper"));
     this.values = this.columns.filter((name) => name !== "bucket" && !this.groups.includes(name) && !(this.bins && (name === "lower" || name === "upper")));
     this.timed = this.columns.includes("bucket");
+    this.traceable = !this.bins && metric !== null && metric.kind !== "state"; // to its events, cell by cell
     this.width = milliseconds(said.interval);
     /** @type {any[]} */
     this.rows = said.rows;

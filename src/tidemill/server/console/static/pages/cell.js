@@ -21,15 +21,15 @@ export default class Cell extends Page {
     const { query } = this.route;
     const found = metricOf(q, await streams());
     const described = found ? await stream(found.stream.stream) : null;
-    const params = { q, start: query.get("start"), end: query.get("end"), group: query.get("group"), as_of: query.get("as_of"), ...whose(described, query.get("tenant") ?? "") };
+    const params = { q, start: query.get("start"), group: query.get("group"), as_of: query.get("as_of"), ...whose(described, query.get("tenant") ?? "") };
     const ask = (/** @type {string | null} */ cursor) => get("/v1/query/cell", { ...params, cursor, limit: 50 }, this.signal);
     const first = await ask(null);
     const name = first.stream;
-    const columns = ["Event time", "Event", "Tenant", "Slice", ["Line", "num"], "Counts as", "Payload"];
+    const columns = ["Event time", "Event", "Tenant", "Slice", ["Line", "num"], "Counts in", "Payload"];
     const events = await pages(async (cursor) => {
       const page = cursor === null ? first : await ask(cursor);
       return { cursor: page.cursor, rows: page.events.map((/** @type {any} */ one) => foldedRow(/** @type {any} */ (columns), [
-        h("span", { class: "nowrap" }, format.instant(one.event_time)), traceLink(one.event_id, name), one.tenant ?? "–", sliceLink(one.slice, name), format.count(one.line), counts(one.counts)],
+        h("span", { class: "nowrap" }, format.instant(one.event_time)), traceLink(one.event_id, name), one.tenant ?? "–", sliceLink(one.slice, name), one.line === undefined ? "–" : format.count(one.line), [(one.metrics ?? []).join(", "), one.late ? " (late)" : ""].join("")],
         () => [payload(one.payload)])) };
     }, (rows) => rowTable("Events of the cell", /** @type {any} */ (columns), rows), "No events are in this cell.");
     show(/** @type {Element} */ (this.body),
@@ -37,20 +37,14 @@ export default class Cell extends Page {
         facts(Object.entries(first.values).map(([key, value]) => /** @type {[string, any]} */ ([key, format.value(value)])), true),
         facts([["Time", first.cell.start ? format.span(first.cell.start, first.cell.end) : "the whole span"], ...Object.entries(first.cell.group ?? {}).map(([key, value]) => /** @type {[string, any]} */ ([key, value === null ? "(none)" : String(value)])), ["Events", format.count(first.total)]]),
         ...completenessNotes(first.completeness)),
-      h("div", { class: "split" },
+      first.tiles ? h("div", { class: "split" },
         panel("Tiles", "the rollups it was read from", table("Tiles", ["Level", "Time", "Revision", "Made of", "State"], first.tiles.map((/** @type {any} */ one) => [
-          one.level, format.span(one.start, one.end), one.revision ? `r${one.revision}` : "–", h("span", { class: "mono soft", title: one.hash ?? "" }, format.short(one.hash ?? "–")), chip(one.state)]),
-        { empty: "It was read from raw alone.", tall: first.tiles.length > 12 }), first.tiles_more ? h("p", { class: "soft small" }, "There are more.") : null),
-        panel("Slices", "the inputs its events came in", table("Slices", ["Slice", "Arrived", ["Rows", "num"], ["Late", "num"]], first.slices.map((/** @type {any} */ one) => [
-          sliceLink(one.slice, name, one.name), format.instant(one.arrival), format.count(one.rows), format.count(one.late)]), { empty: "None.", tall: first.slices.length > 12 }), first.slices_more ? h("p", { class: "soft small" }, "There are more.") : null)),
-      panel("Composition", first.pieces.map((/** @type {any} */ one) => `${one.source}: ${format.span(one.start, one.end)}`).slice(0, 6).join("; ")),
+          one.level, h("span", { class: "nowrap" }, format.span(one.start, one.end)), one.revision ? `r${one.revision}` : "–", h("span", { class: "mono soft", title: one.hash ?? "" }, format.short(one.hash ?? "–")), chip(one.state)]),
+        { empty: "It was read from raw alone.", tall: first.tiles.length > 12 })),
+        panel("Slices", first.slices_total > first.slices.length ? `the first ${first.slices.length} of ${format.count(first.slices_total)} inputs its events came in` : "the inputs its events came in", table("Slices", ["Slice", "Arrived", ["Rows", "num"], ["Late", "num"]], first.slices.map((/** @type {any} */ one) => [
+          sliceLink(one.slice, name, one.name), h("span", { class: "nowrap" }, format.instant(one.arrival)), format.count(one.rows), format.count(one.late)]), { empty: "None.", tall: first.slices.length > 12 }))) : null,
+      panel("Composition", "the coarsest buckets inside the cell, finer ones towards its ends", table("Composition", ["Source", "Time"], first.pieces.map((/** @type {any} */ one) => [one.source, format.span(one.start, one.end)]), { empty: "Nothing was read.", tall: first.pieces.length > 12 })),
       panel("Events", `${format.count(first.total)} in all`, ...events));
   }
 }
 customElements.define("tm-cell", Cell);
-
-/** @param {any} counted */
-function counts(counted) {
-  if (!counted) return "–";
-  return Object.entries(counted).map(([metric, values]) => (values && typeof values === "object" ? Object.entries(values).map(([name, value]) => `${name} ${format.value(value)}`).join(", ") : `${metric} ${format.value(values)}`)).join("; ");
-}

@@ -240,14 +240,14 @@ export default class Explore extends Page {
 
   /** From a number to its events. @param {Answer} answer @param {any} row */
   open(answer, row) {
-    location.hash = this.cellHref(answer, row);
+    if (answer.traceable) location.hash = this.cellHref(answer, row);
   }
 
   /** @param {Answer} answer @param {any} row */
   cellHref(answer, row) {
     const cell = answer.cell(row);
     const group = answer.groups.length ? JSON.stringify(answer.groupOf(row)) : "";
-    return hrefTo(["cell"], { q: answer.q, start: cell?.start, end: cell?.end, group, tenant: this.tenant, as_of: this.asOf });
+    return hrefTo(["cell"], { q: answer.q, start: cell?.start, group, tenant: this.tenant, as_of: this.asOf });
   }
 
   /** @param {Answer} answer */
@@ -261,7 +261,7 @@ export default class Explore extends Page {
         h("tbody", null, shown.map((row) => h("tr", null, answer.columns.map((name) => {
           const text = name === "bucket" ? format.instant(row[name]) : format.value(row[name]);
           if (!isValue(name)) return h("td", { class: "nowrap" }, text);
-          return h("td", { class: "num" }, row[name] === null || answer.bins ? text : h("a", { href: this.cellHref(answer, row) }, text));
+          return h("td", { class: "num" }, row[name] === null || !answer.traceable ? text : h("a", { href: this.cellHref(answer, row) }, text));
         })))))),
     ];
   }
