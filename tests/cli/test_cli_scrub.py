@@ -10,7 +10,7 @@ from tests.cli.conftest import Cli
 def test_a_scrub_says_what_it_read_and_what_is_damaged(cli: Cli, landed: Path) -> None:
     whole = cli("verify", "--scrub", "requests")
     assert whole.code == 0
-    assert whole.out.startswith("3 files, ")  # two slices and the log of landings
+    assert whole.out.startswith("4 files, ")  # two slices, the log of landings and its copy
     assert whole.out.endswith(" read: whole\n")
     slice_file = next((landed / "warehouse" / "slices" / "requests").glob("*/*.ndjson"))
     slice_file.write_bytes(slice_file.read_bytes()[:-1])

@@ -150,7 +150,7 @@ def test_a_table_that_is_gone_is_known_by_what_the_state_has_seen(
         TableReaders(warehouse, lambda _stream: {"raw": COMMITS}).snapshot("raw", "s")
     (found,) = scrub_table(warehouse, root, FileKind.RAW, "s", ScrubTally(), committed=COMMITS)
     assert found.damage is not None
-    assert found.damage.kind is FileKind.TABLE_LOG
+    assert found.damage.kind is FileKind.RAW
 
 
 def test_a_lost_last_entry_is_known_by_what_the_state_has_seen(warehouse: Path, root: Path, add: Add) -> None:

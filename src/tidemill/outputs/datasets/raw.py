@@ -26,7 +26,8 @@ from tidemill.outputs.datasets.dataset import dataset_schema
 from tidemill.outputs.datasets.deltas import delta_columns
 from tidemill.outputs.datasets.order import LINE, SLICE
 from tidemill.outputs.datasets.runs import is_repeated
-from tidemill.raw.columns import PartColumns, declared_in
+from tidemill.raw.columns import PartColumns
+from tidemill.raw.footers import declared_in
 from tidemill.storage.tables.parts import open_part
 
 CODED: Final = ("tenant", "slice")  # columns that are read as codes
