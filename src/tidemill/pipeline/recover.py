@@ -176,7 +176,12 @@ def _recover_gate(workers: Workers, stream: str) -> bool:
 
 def _recover_output(workers: Workers, stream: str, output: str) -> int:
     """Of the outputs as they are now: they are opened again after something of them was set aside."""
-    return workers.output(stream, output).recover(workers.warehouse.clock())
+    found = workers.output(stream, output).recover(workers.warehouse.clock())
+    for kind in layout.TABLES_BY_THEMSELVES:
+        table = workers.warehouse.existing(kind, stream) if kind == output else None
+        if table is not None:  # as a round does, so that one that vanishes is missed
+            workers.state.record_seen(stream, {kind: table.version})
+    return found
 
 
 def _finish(workers: Workers, line: RetractionLine) -> None:

@@ -62,7 +62,6 @@ LONGEST_PAUSE: Final = 60.0  # seconds between two rounds that fail as a whole
 TABLES_OF_RAW: Final[tuple[layout.TableKind, ...]] = ("raw", "quarantine")
 # Work that is no output, as faults name it.
 SOURCES, PACK, LANDINGS = "sources", "pack", "landings"  # of one stream
-TABLES_BY_THEMSELVES: Final[tuple[layout.TableKind, ...]] = ("index", "chains")
 GATEWAY_LOGS, BUILDERS, EVENTS, SCRUB = "gateway logs", "builders", "events", "scrub"  # of the warehouse
 
 
@@ -261,7 +260,7 @@ def _refreshed(
 def _refresh(workers: Workers, stream: str, output: Output, start: RoundStart) -> Refreshed | None:
     """The state takes the versions of tables that nothing else knows, so that one that vanishes is missed
     until it is made again."""
-    kinds = [kind for kind in TABLES_BY_THEMSELVES if kind == output.name]
+    kinds = [kind for kind in layout.TABLES_BY_THEMSELVES if kind == output.name]
     for kind in kinds:
         known = workers.state.table_versions(stream).get(kind, 0)
         if known and workers.warehouse.existing(kind, stream) is None:

@@ -17,6 +17,8 @@ from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, forma
 from tidemill.model.windows import AGGREGATION, WindowKey
 
 TableKind = Literal["raw", "quarantine", "rollups", "index", "chains"]
+TABLES_BY_THEMSELVES: Final[tuple[TableKind, ...]] = ("index", "chains")
+"""Tables whose versions no commit of raw or rollups names: the state takes them as they are."""
 
 # Suffixes and fixed names of files; the folder decides what a file is, the suffix which of its kinds.
 RUN_SUFFIX: Final = ".run"  # gate/: accepted ids
