@@ -1,4 +1,4 @@
-"""One Chromium for all tests of a process, and a server on the warehouse of the story."""
+"""One Chromium for each module of tests, and a server on the warehouse of the story."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ class Watched:
         assert [one for one in self.requests if not one.startswith((f"{self.url}/", "blob:", "data:"))] == []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Ends with the module: while it is there, Playwright has an event loop of its own in this thread, and
+    no other test could start one."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: `make test` installs it")
     if CHROMIUM is None:
         pytest.skip("there is no Chromium here: apt-get install chromium")
