@@ -33,6 +33,7 @@ NAMES = (
     "cold_start",
     "startup",
     "whole_job",
+    "floor",
     "peak_memory",
     "late_slice",
     "metrics_kinds",
