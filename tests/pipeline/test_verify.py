@@ -167,7 +167,9 @@ def test_a_raw_row_that_changed_is_found_by_its_slice_and_by_the_tiles(plant: Pl
 
     def change(rows: pa.Table, footer: dict[str, object]) -> pa.Table:
         payload = pc.replace_substring(rows.column("payload"), '"status": 200', '"status": 201')
-        return rows.set_column(rows.column_names.index("payload"), "payload", payload)
+        rows = rows.set_column(rows.column_names.index("payload"), "payload", payload)
+        status = pc.if_else(pc.equal(rows.column("status"), 200), 201, rows.column("status"))
+        return rows.set_column(rows.column_names.index("status"), "status", status)
 
     replace_part(table, first_part(table), change)
     found = findings(plant)

@@ -29,6 +29,7 @@ from tidemill.raw.accept.catch_up import catch_up
 from tidemill.raw.compaction.choosing import fresh, groups, packed_parts, packed_slices, regrouped
 from tidemill.raw.compaction.packing import PackedParts, pack_groups
 from tidemill.raw.standins import is_shared
+from tidemill.raw.tables import RAW
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
@@ -180,7 +181,8 @@ def test_parts_are_alike_whoever_wrote_them(new_plant: NewPlant) -> None:
         one, other = (file.metadata.row_group(0).column(column) for file in (small, packed))
         assert one.compression == other.compression
         assert one.is_stats_set == other.is_stats_set
-        assert ("RLE_DICTIONARY" in one.encodings) == ("RLE_DICTIONARY" in other.encodings)
+        if one.path_in_schema in RAW.names:  # a declared text is coded where it has few values
+            assert ("RLE_DICTIONARY" in one.encodings) == ("RLE_DICTIONARY" in other.encodings)
     (part,) = [part for part in raw.parts if is_shared(part)]
     assert part.mins.keys() == part.maxs.keys() == {"tenant", "event_time", "watermark", "slice"}
 
@@ -272,8 +274,8 @@ def test_a_part_that_cannot_be_read_stops_the_pack_and_leaves_nothing_behind(new
     path = Path(plant._table("raw").snapshot().paths()[0])
     whole = path.read_bytes()
     group = pq.ParquetFile(path).metadata.row_group(0)
-    payload = group.column(group.num_columns - 1)
-    assert payload.path_in_schema == "payload"
+    columns = [group.column(number) for number in range(group.num_columns)]
+    (payload,) = [column for column in columns if column.path_in_schema == "payload"]
     place = payload.data_page_offset
     path.write_bytes(
         whole[:place] + bytes(payload.total_compressed_size) + whole[place + payload.total_compressed_size :]

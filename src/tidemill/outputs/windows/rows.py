@@ -78,7 +78,7 @@ class _Files:
     def __init__(self, unit: ExtractUnit) -> None:
         self._schema = row_schema(unit.spec, unit.stream)
         self._folder, self._name = Path(unit.folder), unit.name
-        self._attempt = uuid.uuid4().hex  # two attempts of one task never share a file
+        self._attempt = uuid.uuid4().hex
         self._held: list[tuple[pa.Table, Ints]] = []
         self._held_bytes = 0
         self._open: dict[int, tuple[pa.OSFile, ipc.RecordBatchStreamWriter]] = {}
@@ -116,17 +116,24 @@ class _Files:
                 self._write(int(buckets[start]), table.slice(start, end - start))
 
     def _write(self, bucket: int, table: pa.Table) -> None:
-        path = self._folder / f"{self._name}-{bucket:05d}-{self._attempt}.rows"
+        path = self._folder / f"{self._name}-{bucket:05d}.rows"
         with storage_errors("write the rows", path):
             if bucket not in self._open:
-                sink = pa.OSFile(str(path), "wb")
+                sink = pa.OSFile(str(self._temporary(path)), "wb")
                 self._open[bucket] = sink, ipc.new_stream(sink, self._schema)
                 self.paths[bucket] = str(path)
             self._open[bucket][1].write_table(table)
 
+    def _temporary(self, path: Path) -> Path:
+        """Where an attempt writes: two attempts at one unit never share a file."""
+        return path.with_name(f".{path.name}.{self._attempt}.tmp")
+
     def finish(self) -> None:
         self._flush()
         self._close()
+        with storage_errors("write the rows", self._folder):
+            for path in map(Path, self.paths.values()):
+                self._temporary(path).replace(path)
 
     def _close(self) -> None:
         with storage_errors("write the rows", self._folder):

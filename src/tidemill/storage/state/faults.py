@@ -7,6 +7,7 @@ are never durable facts: a recovered state knows of none, and the next round fin
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
@@ -90,13 +91,22 @@ def one_by_one(streams: Iterable[str], work: Callable[[str], None]) -> None:
 def named(error: Exception, root: Path) -> TidemillError:
     """The error as a user is told of it. If a file of the warehouse is missing, it says which one."""
     file = _file_of(error, root)
-    wraps = isinstance(error, OSError) or (isinstance(error, StorageError) and error.__cause__ is not None)
-    if file is not None and wraps and not (root / file).exists() and not isinstance(error, DamageError):
+    if file is not None and _may_miss_a_file(error) and not (root / file).exists():
         return DamageError("the file is missing", where=file)
     failure = as_tidemill_error(error)
     if failure is not error and file is not None:  # of a library, which read that file
         return DamageError(f"the file cannot be read: {failure.message}", where=file)
     return failure
+
+
+def _may_miss_a_file(error: Exception) -> bool:
+    """Whether it can come of a file that is not there. A full disk or a lack of rights is not that, though
+    the file that could not be written is not there either."""
+    cause = error.__cause__ if isinstance(error, StorageError) else error
+    if isinstance(error, DamageError) or cause is None:
+        return False
+    number = cause.errno if isinstance(cause, OSError) else None
+    return number in (None, errno.ENOENT) and (isinstance(error, StorageError) or isinstance(cause, OSError))
 
 
 def _file_of(error: Exception, root: Path) -> str | None:
