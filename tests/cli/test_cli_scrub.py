@@ -17,7 +17,7 @@ def test_a_scrub_says_what_it_read_and_what_is_damaged(cli: Cli, landed: Path) -
     name = slice_file.relative_to(landed / "warehouse").as_posix()
     found = cli("verify", "--scrub", "--output", "json")
     assert found.code == 1
-    assert (found.json["ok"], found.json["files"], found.json["unchecked"]) == (False, 3, 0)
+    assert (found.json["ok"], found.json["files"], found.json["unchecked"]) == (False, 4, 0)
     (damage,) = found.json["damages"]
     assert damage == {
         "file": name,
