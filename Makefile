@@ -46,6 +46,7 @@ check: $(DEV) ## ruff, mypy --strict, the layers (import-linter), the house rule
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python scripts/house_rules.py
 	@$(BIN)/python scripts/startup.py
+	@$(BIN)/python scripts/sync_client.py --check
 	@scripts/check_console.sh
 
 test: check ## check, then every test (the long ones apart: see soak), the same every time; ROOM=query: only tests/query
@@ -57,7 +58,7 @@ quick: $(DEV) ## the tests without Spark, processes and whole warehouses, with a
 soak: $(DEV) $(SOAK) ## the long tests with new examples, killed processes and fuzzing, for MINUTES=30; prints figures
 	@$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)
 
-interop: $(DEV) ## read all tables with deltalake, Polars, DuckDB and the Delta connector of Spark (from Maven's registry)
+interop: $(DEV) ## read all tables with deltalake, Polars, DuckDB and the Delta connector of Spark; a bucket on a real S3 server (by Go)
 	@PYTHONPATH=. $(BIN)/python scripts/interop.py
 
 bench: $(BENCH) ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json

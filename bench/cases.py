@@ -11,11 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench import work
+from bench.bucket import bucket
 from bench.chains import chains
+from bench.gate_runs import gate_flat
 from bench.gateway import gateway, gateway_visible
 from bench.measure import run_peer
 from bench.metrics import metrics_kinds, query_raw, search_selective
 from bench.packing import pack
+from bench.raw_size import raw_size
 from bench.running import GB, OUT, Bench, Result, best, faster, within
 from bench.spans import spans
 from bench.sparse import hourly, many_slices, year
@@ -75,6 +78,14 @@ def late_after_20m(bench: Bench) -> list[Result]:
     return [within("late_after_20m", min(lates), best(bench.lates["ours"]).work, 1.25, "s")]
 
 
+def driver_memory(bench: Bench) -> list[Result]:
+    """The largest the driver was up to the last batch, beside the first batch."""
+    bench.grow()
+    first, most = bench.drivers[0] / GB, max(bench.drivers) / GB
+    events = f"{bench.plan.events:,} and {bench.plan.events * bench.plan.batches:,} events"
+    return [within("driver_memory", most, first, 1.3, "GB", f"driver, in Python and in the JVM; {events}")]
+
+
 def many_tenants(bench: Bench) -> list[Result]:
     bench.compare(())
     many = work.batch(bench.plan.events, tenants=bench.plan.tenants)
@@ -112,6 +123,7 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "startup": startup,
     "whole_job": whole_job,
     "floor": floor,
+    "raw_size": raw_size,
     "peak_memory": peak_memory,
     "late_slice": late_slice,
     "metrics_kinds": metrics_kinds,
@@ -121,6 +133,9 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "many_tenants": many_tenants,
     "flat_cost": flat_cost,
     "late_after_20m": late_after_20m,
+    "driver_memory": driver_memory,
+    "gate_flat": gate_flat,
+    "bucket": bucket,
     "windows_whole": windows_whole,
     "windows_late": windows_late,
     "windows_tick": windows_tick,

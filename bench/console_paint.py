@@ -12,8 +12,9 @@ import json
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -56,6 +57,21 @@ PAGES: Final = {
         "section[aria-label=Numbers]",
     ),
 }
+# Remembers when an element first is there and the frame with it was painted: asking for it from outside would
+# wait for whatever the page does next.
+WATCH: Final = """(wanted) => {
+    const seen = () => {
+        if (window.useful !== undefined || !document.querySelector(wanted)) return;
+        watching.disconnect();
+        requestAnimationFrame(() => setTimeout(() => { window.useful = performance.now(); }));
+    };
+    const watching = new MutationObserver(seen);
+    watching.observe(document, {childList: true, subtree: true, attributes: true});
+}"""
+READY: Final = """new Promise((done) => {
+    const again = () => window.useful === undefined ? setTimeout(again, 10) : done(window.useful);
+    again();
+})"""
 PAINTED: Final = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null"
 
 
@@ -105,12 +121,35 @@ def measure(browser: Browser, url: str, route: str, useful: str) -> tuple[float,
     """Milliseconds until the first contentful paint, and until the page is of use."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
+    page.add_init_script(f"({WATCH})({json.dumps(useful)})")
     page.goto(f"{url}/#/{route}", wait_until="commit")
     page.wait_for_selector(useful, timeout=60_000)
-    ready = float(page.evaluate("performance.now()"))
+    ready = float(page.evaluate(READY))
     painted = page.evaluate(PAINTED)
     context.close()
     return (float(painted) if painted is not None else ready), ready
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of one page, in milliseconds, one of each for every time it was opened."""
+
+    painted: Sequence[float]
+    useful: Sequence[float]
+
+
+def measure_all(folder: Path, hours: int, times: int) -> Iterator[tuple[str, Times]]:
+    """Each page by name, on a warehouse that is made if it is not there."""
+    from playwright.sync_api import sync_playwright
+
+    if not (folder / "warehouse").exists():
+        make(folder, hours)
+    with served(folder, hours) as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        for name, (route, useful) in PAGES.items():
+            found = [measure(browser, url, route, useful) for _ in range(times)]
+            yield name, Times([one for one, _ in found], [one for _, one in found])
+        browser.close()
 
 
 def main() -> int:
@@ -122,20 +161,11 @@ def main() -> int:
     if CHROMIUM is None:
         print("there is no Chromium here: apt-get install chromium")
         return 1
-    from playwright.sync_api import sync_playwright
-
-    if not (given.folder / "warehouse").exists():
-        make(given.folder, given.hours)
-    with served(given.folder, given.hours) as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
-        print(
-            f"{given.hours:,} windows, {given.hours * APIS:,} rows of the 5s level; median of {given.times}"
-        )
-        for name, (route, useful) in PAGES.items():
-            times = [measure(browser, url, route, useful) for _ in range(given.times)]
-            painted, ready = (median(one[place] for one in times) for place in (0, 1))
-            print(f"{name:10} first paint {painted:6.0f} ms   of use {ready:6.0f} ms")
-        browser.close()
+    print(f"{given.hours:,} windows, {given.hours * APIS:,} rows of the 5s level; median of {given.times}")
+    for name, found in measure_all(given.folder, given.hours, given.times):
+        painted, useful = median(found.painted), median(found.useful)
+        best = min(found.useful)
+        print(f"{name:10} first paint {painted:6.0f} ms   of use {useful:6.0f} ms, at best {best:6.0f} ms")
     return 0
 
 

@@ -23,6 +23,7 @@ from bench import work
 from bench.load import Load, Sent
 from bench.ours import PROJECT
 from bench.running import OUT, Bench, Result
+from tidemill.formats.stored_slice import content_bytes
 from tidemill.mill import Mill
 
 BATCH_TARGET = 0.7
@@ -132,7 +133,7 @@ def _check_stored(folder: Path, load: Load) -> None:
     with Mill.open(folder) as mill:
         slices = [mill.project.warehouse / entry.slice.path for entry in mill.ledger("requests")]
     for path in slices:
-        wanted.difference_update(path.read_bytes().splitlines())
+        wanted.difference_update(content_bytes(path).splitlines())
     if wanted:
         raise RuntimeError(f"{len(wanted)} acknowledged events are not stored")
 

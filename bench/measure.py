@@ -20,32 +20,36 @@ EVERY = 0.05  # seconds between two samples
 WORKER = "pyspark.daemon"  # what a Python worker of Spark was started as
 
 
-def resident(root: psutil.Process) -> tuple[int, int]:
-    """Resident bytes of a process and all its descendants (pages they share count for each), and of the
-    largest Python worker of Spark among them."""
-    total = largest = 0
+def resident(root: psutil.Process) -> tuple[int, int, int]:
+    """Resident bytes of a process and all its descendants (pages they share count for each), of the largest
+    Python worker of Spark among them, and of all but the workers: the driver, in Python and in the JVM."""
+    total = largest = driver = 0
     try:
         tree = [root, *root.children(recursive=True)]
     except psutil.Error:
-        return 0, 0
+        return 0, 0, 0
     for process in tree:
         try:
             size = process.memory_info().rss
             total += size
-            if size > largest and WORKER in process.cmdline():
-                largest = size
+            if WORKER in process.cmdline():
+                largest = max(largest, size)
+            else:
+                driver += size
         except psutil.Error:
             continue  # it ended between the two calls
-    return total, largest
+    return total, largest, driver
 
 
 @dataclass
 class PeakMemory:
-    """Samples from another thread while the block runs; bytes of all processes, and of one Python worker."""
+    """Samples from another thread while the block runs; bytes of all processes, of one Python worker, and of
+    the driver."""
 
     pid: int = field(default_factory=os.getpid)
     peak: int = 0
     worker: int = 0
+    driver: int = 0
 
     def __enter__(self) -> Self:
         self._done = threading.Event()
@@ -62,8 +66,9 @@ class PeakMemory:
     def _sample(self) -> None:
         root = psutil.Process(self.pid)
         while True:
-            total, worker = resident(root)
+            total, worker, driver = resident(root)
             self.peak, self.worker = max(self.peak, total), max(self.worker, worker)
+            self.driver = max(self.driver, driver)
             if self._done.wait(EVERY):
                 return
 

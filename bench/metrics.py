@@ -21,7 +21,7 @@ from tidemill.model.time import DAY, format_instant
 
 KINDS_TARGET = 1.6
 QUERY_TARGET = 20.0
-SEARCH_TARGET = 5.0
+SEARCH_TARGET = 10.0
 MONTH = 30 * DAY
 WARM_EVENTS = 100_000
 Rows = list[tuple[Any, ...]]

@@ -143,6 +143,7 @@ class StreamStore:
             if isinstance(item, Watermark):
                 watermarks += 1
                 continue
+            assert isinstance(item, pa.RecordBatch), item
             times = item.column("event_time").view(pa.int64())
             first = times[0].as_py()
             assert last is None or first >= last, "rows are not in order"

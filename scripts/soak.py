@@ -69,6 +69,8 @@ FIGURES: Final = {
     "stops": "servers stopped and continued",
     "damages": "files flipped, cut or deleted",
     "repairs": "repairs",
+    "losses": "files that nothing could make again: answers said so",
+    "rebuilt": "rebuilds of everything",
     "recoveries": "states lost and recovered",
     "fuzzed": "inputs of the fuzzer",
     "acknowledged": "events acknowledged",

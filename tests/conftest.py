@@ -9,27 +9,39 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from shutil import disk_usage
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.support.bucket_server import bucket_server
 from tests.support.damage import shop, shop_template
 from tests.support.hypothesis_settings import register_profiles
 from tests.support.pipeline import new_plant, plant, story
+from tests.support.postgres_server import postgres_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "bucket_server",
     "new_plant",
     "plant",
+    "postgres_server",
     "shop",
     "shop_template",
     "story",
 ]  # fixtures of the whole pipeline, for every folder
-WHOLE_WAREHOUSE = "shop_template"  # the fixture that makes one with all outputs
+# Fixtures that make a warehouse with all outputs, or a server for each test: `make quick` leaves them out.
+LONG_FIXTURES = frozenset({"shop_template", "serving"})
 PROCESSES: Final = ("subprocess", "multiprocessing")
 register_profiles()
+# Durability means waiting for a disk; where memory can hold the warehouses of the tests, nothing waits.
+IN_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- pytest makes a folder of its own in it
+ROOM_NEEDED: Final = 6 << 30
+if IN_MEMORY.is_dir() and os.access(IN_MEMORY, os.W_OK) and disk_usage(IN_MEMORY).free >= ROOM_NEEDED:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 os.environ.pop("COLUMNS", None)  # a worker is given one; what is printed to no terminal is not cut
 # A JVM of a test lives for seconds or minutes: compiling its code thoroughly costs more than it brings.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
@@ -62,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.process)
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-        if WHOLE_WAREHOUSE in getattr(item, "fixturenames", ()):
+        if LONG_FIXTURES.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.long)
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)

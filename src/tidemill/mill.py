@@ -6,10 +6,10 @@ needs none of them. So methods import what they alone need. The wall clock is re
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
@@ -25,17 +25,15 @@ from tidemill.ingest.warehouse import Progress, Warehouse
 from tidemill.model.clock import WatchedClock
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import CountedAs, Format, Reject, SliceEntry, SliceStatus
-from tidemill.pipeline.pulse import Pulse
+from tidemill.pipeline.progress import Pulse
 from tidemill.pipeline.reports import StreamStatus, TickReport
 from tidemill.pipeline.scrub_progress import scrub_status
 from tidemill.pipeline.workers import Workers
 from tidemill.query.catalog import catalog
-from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 from tidemill.storage.layout import TableKind
-from tidemill.storage.locks import exclusive
+from tidemill.storage.state import opening
 from tidemill.storage.state.faults import WAREHOUSE, Fault, RoundFaults, faults_of
-from tidemill.storage.state.opening import open_store
 from tidemill.storage.state.protocol import State
 
 if TYPE_CHECKING:
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from tidemill.engine import Engine
     from tidemill.eventtime import Watermark
     from tidemill.ingest.feeds import Sources
+    from tidemill.model.completeness import Missing
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.changes import RevisionChanges
     from tidemill.outputs.datasets.reader import RebuildStep, WindowReader
@@ -63,9 +62,9 @@ if TYPE_CHECKING:
     from tidemill.pipeline.trace import EventTrace
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation, Querier
+    from tidemill.query.as_of import Change
     from tidemill.query.catalog import StreamFacts
     from tidemill.query.cell import Cell
-    from tidemill.query.past import Change
     from tidemill.query.plain_sql.service import SqlAnswer
     from tidemill.query.search.searching import SearchPage, SearchPlan
     from tidemill.query.service import Asked
@@ -78,7 +77,8 @@ if TYPE_CHECKING:
 # Imports inside functions keep start-up short: opening a project loads neither Arrow nor Delta.
 
 
-LOOK: Final = 0.05  # seconds between two tries to get the tick lock
+log = logging.getLogger(__name__)
+
 REPAIR_PATIENCE: Final = 60.0  # seconds that a repair waits for the round of another process
 
 
@@ -100,8 +100,8 @@ def _running(now: int) -> Callable[[], int]:
 class Mill:
     """An open project. Use it as a context manager, or call `close`.
 
-    `project` is the checked configuration, `state` the ledger and all other state in `state.db`, and `clock`
-    the function that returns the time in microseconds since the epoch. `warehouse`, `workers` and `pulse` are
+    `project` is the checked configuration, `state` the ledger and all other state, and `clock` the
+    function that returns the time in microseconds since the epoch. `warehouse`, `workers` and `pulse` are
     the parts behind the methods, for the server and the command line; they can change in any release.
     """
 
@@ -148,13 +148,17 @@ class Mill:
         warehouse = project.warehouse
         with storage_errors("create the warehouse", warehouse):
             warehouse.mkdir(parents=True, exist_ok=True)
-        if has_landings(warehouse) and not layout.state(warehouse).exists():
+        with storage_errors("look for slices", warehouse):
+            has_slices = has_landings(warehouse)
+        if has_slices and not opening.exists(warehouse, project.state):
             raise StorageError(
-                f"the warehouse has slices, but there is no state in {layout.state(warehouse)}",
+                f"the warehouse has slices, but there is no state in "
+                f"{opening.name_of(warehouse, project.state)}",
                 where=str(warehouse),
                 hint="run `tidemill recover`: it rebuilds the state from the warehouse",
             )
-        return cls(project, open_store(warehouse), spark=spark, clock=clock, progress=progress)
+        state = opening.open_store(warehouse, project.state)
+        return cls(project, state, spark=spark, clock=clock, progress=progress)
 
     def __enter__(self) -> Self:
         return self
@@ -232,13 +236,14 @@ class Mill:
 
         A stream or an output that fails does not stop the others: it is in `faults` of the report. With
         `patient`, what failed before is skipped until its next try is due. Only one process works on a
-        warehouse at a time; another gets BusyError. `now` is the time of the round, by default that of the
-        clock.
+        stream at a time: those that others work on are left to them; BusyError if they work on all. `now` is
+        the time of the round, by default that of the clock.
         """
         from tidemill.pipeline import rounds
 
-        with self._working():
-            return rounds.tick(self.workers, self.clock if now is None else _running(now), patient=patient)
+        with self.warehouse.sharing() as leases:
+            clock = self.clock if now is None else _running(now)
+            return rounds.tick(self.workers, clock, leases, patient=patient)
 
     def flush(self, stream: str | None = None) -> dict[str, list[WindowRefresh]]:
         """Publish the streaming windows that are still open, as they are, with the trigger `stop`. Returns
@@ -247,14 +252,20 @@ class Mill:
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
         now = self.clock()
         faults = RoundFaults(self.state, self.warehouse.root, now, self.workers.fault_memory)
-        with self._working():
+        with self.warehouse.working("tick"):
             return self.workers.streaming_windows.refresh_all(names, now, faults, flush=True)
 
-    def run_until_idle(self) -> list[TickReport]:
-        """Run rounds until one finds nothing to do and no background work is left. Returns their reports."""
+    def run_until_idle(self, patience: float = 0.0) -> list[TickReport]:
+        """Run rounds until one finds nothing to do and no background work is left. Returns their reports. For
+        each round, wait up to `patience` seconds for the round of another process."""
+        from tidemill.pipeline import rounds
+
         reports = []
         while True:
-            report = self.tick()
+            # waiting is for the whole warehouse: then no stream is left to another process
+            warehouse = self.warehouse
+            with warehouse.working("tick", patience) if patience > 0 else warehouse.sharing() as leases:
+                report = rounds.tick(self.workers, self.clock, leases, patient=False)
             reports.append(report)
             if report.idle and not self.packer.wait():
                 return reports
@@ -273,8 +284,8 @@ class Mill:
         from tidemill.pipeline import rounds
 
         def tick() -> TickReport:
-            with self._working():
-                return rounds.tick(self.workers, self.clock, patient=True, wake=wake)
+            with self.warehouse.sharing() as leases:
+                return rounds.tick(self.workers, self.clock, leases, patient=True, wake=wake)
 
         self.pulse.begin(interval)
         try:
@@ -282,7 +293,12 @@ class Mill:
         finally:
             self.pulse.end()
         if self.project.engine.flush_on_stop and self._has_streaming:
-            on_flush(self.flush())
+            try:
+                flushed = self.flush()
+            except BusyError as error:
+                log.info("open windows are left to the processes that go on: %s", error)
+            else:
+                on_flush(flushed)
 
     # -- windows, datasets, events
 
@@ -309,6 +325,16 @@ class Mill:
             revisions=revisions,
             checkpoint_texts=self.state.checkpoints(stream),
         )
+
+    def missing_results(
+        self, stream: str, window: str, *, start: str | int | None = None, end: str | int | None = None
+    ) -> list[Missing]:
+        """What the results of a streaming window lack: spans that were lost with damaged files, and that
+        nothing can compute again."""
+        from tidemill.outputs.windows.reader import lost_results, spec_named
+
+        spec = spec_named(self.project.stream(stream), window)
+        return lost_results(self.warehouse.expiries, spec, arguments.span(start, end))
 
     @property
     def windows(self) -> WindowReader:
@@ -354,7 +380,7 @@ class Mill:
     def rebuild(self, steps: Sequence[RebuildStep]) -> list[BuildOutcome]:
         """Build the datasets of a plan made by `windows.plan_rebuild`, and return the outcome of each."""
         keys = set(self.windows.rebuild(steps))
-        with self._working():
+        with self.warehouse.working("tick"):
             for name in sorted({key.stream for key in keys}):
                 self.workers.dataset_builders.coordinate(self.project.stream(name), self.clock())
             return [
@@ -385,7 +411,7 @@ class Mill:
         slices again. Returns what was packed."""
         from tidemill.pipeline import rounds
 
-        with self._working("pack"):
+        with self.warehouse.working("pack"):
             return rounds.pack(self.workers, stream, rebuild=rebuild)
 
     def export(
@@ -432,7 +458,7 @@ class Mill:
         again."""
         from tidemill.pipeline import rounds
 
-        with self._working():
+        with self.warehouse.working("tick"):
             rounds.retract(self.workers, plan)
         return self.slice(plan.slice)
 
@@ -440,21 +466,6 @@ class Mill:
     def retention(self) -> Retention:
         """Plans what the retention of a stream expires, and expires it."""
         return self.workers.retention
-
-    @contextmanager
-    def _working(self, what: str = "tick", patience: float = 0.0) -> Iterator[None]:
-        """Hold the tick lock; who has it is waited for so many seconds at most."""
-        until = time.monotonic() + patience
-        with ExitStack() as held:
-            while True:
-                try:
-                    held.enter_context(exclusive(layout.tick_lock(self.project.warehouse), what))
-                    break
-                except BusyError:
-                    if time.monotonic() >= until:
-                        raise
-                    time.sleep(LOOK)
-            yield
 
     # -- status and tables
 
@@ -531,7 +542,7 @@ class Mill:
         from tidemill.raw.replay import replay
 
         declared = self.project.stream(stream)
-        with self._working("replay", patience):
+        with self.warehouse.working("replay", patience):
             landing, root = self.warehouse.landing, self.project.warehouse
             return replay(root, declared, self.state, landing, self.warehouse.arrival(), reason)
 
@@ -548,10 +559,10 @@ class Mill:
         tenant: str | None = None,
         stop: threading.Event | None = None,
         interval: float = 1.0,
-    ) -> Iterator[pa.RecordBatch | Watermark]:
+    ) -> Iterator[pa.RecordBatch | Watermark | Missing]:
         """Iterate over accepted rows, as record batches in order of event time (or of arrival), with the
-        watermarks between them. With `follow` it goes on until `stop` is set, and then yields the rows still
-        buffered."""
+        watermarks between them, and first what raw has lost for good. With `follow` it goes on until `stop`
+        is set, and then yields the rows still buffered."""
         from tidemill.raw.tail import tail
 
         end, at = stop or threading.Event(), arguments.instant(since) if since is not None else None
@@ -633,7 +644,7 @@ class Mill:
     ) -> list[Change]:
         """The slices that changed what a span of a stream says after an instant of arrival, oldest first:
         each came, or was retracted, `at` an instant. `ask` with `as_of` says what it was between two."""
-        from tidemill.query.past import changes_since
+        from tidemill.query.as_of import changes_since
 
         span = None if start is None and end is None else arguments.span(start, end)
         return changes_since(self.state, self.project.stream(stream).name, arguments.instant(after), span)
@@ -733,11 +744,11 @@ class Mill:
         they held again from slices or raw. The result has the steps, and in `left` what is still damaged."""
         from tidemill.pipeline.repair import Repaired, repair
 
-        with self._working("repair", patience=REPAIR_PATIENCE):
+        with self.warehouse.working("repair", REPAIR_PATIENCE):
             plan = self.plan_repair(stream)
             aside = repair(self.workers, plan)
         if aside:
-            self.run_until_idle()
+            self.run_until_idle(patience=REPAIR_PATIENCE)  # a daemon beside it has rounds of its own
         left = self.plan_repair(stream) if aside else plan
         return Repaired(plan, aside, left.steps)
 
@@ -755,7 +766,7 @@ class Mill:
         from tidemill.pipeline.verify import audit
 
         names = [stream] if stream is not None else list(self.project.streams)
-        with self._working():
+        with self.warehouse.working("tick"):
             return audit(self.workers, names)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import pytest
 from rich.table import Table
@@ -11,7 +13,7 @@ from rich.table import Table
 from tidemill.cli import views
 from tidemill.cli.session import Session
 from tidemill.cli.settings import CommandSettings, OutputKind
-from tidemill.cli.views.layout import Note, line
+from tidemill.cli.views.layout import Note, cell, line
 from tidemill.model.errors import InputError
 from tidemill.pipeline import documents
 
@@ -76,3 +78,11 @@ def test_a_package_that_loads_its_modules_when_they_are_used_has_all_of_them(pac
         assert getattr(package, name).__name__ == f"{package.__name__}.{name}"
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         package.nothing  # noqa: B018
+
+
+def test_instants_are_utc_and_those_of_a_time_zone_as_its_clock_shows_them():
+    noon = datetime(2024, 7, 1, 12, tzinfo=UTC)
+    assert cell(noon) == cell(noon.astimezone(ZoneInfo("UTC"))) == "2024-07-01T12:00:00Z"
+    assert cell(noon.astimezone(ZoneInfo("Asia/Kathmandu"))) == "2024-07-01T17:45:00+05:45"
+    winter = datetime(2024, 1, 1, tzinfo=UTC).astimezone(ZoneInfo("Europe/London"))
+    assert cell([winter]) == "[2024-01-01T00:00:00+00:00]"

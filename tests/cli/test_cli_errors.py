@@ -129,13 +129,13 @@ def test_each_kind_of_error_has_its_exit_code(capsys, kind, error, code, exit_co
         raise error
 
     assert Session(CommandSettings(output=kind)).call(fail) == exit_code
-    told = capsys.readouterr()
-    assert told.out == ""
+    printed = capsys.readouterr()
+    assert printed.out == ""
     if kind is OutputKind.JSON:
-        assert json.loads(told.err)["error"]["code"] == code
+        assert json.loads(printed.err)["error"]["code"] == code
     else:
-        assert told.err.startswith(f"error[{code}]: ")
-    assert "Traceback" not in told.err
+        assert printed.err.startswith(f"error[{code}]: ")
+    assert "Traceback" not in printed.err
 
 
 def test_a_defect_says_so_and_very_verbose_shows_where(capsys):
@@ -187,13 +187,13 @@ def test_wrong_usage_is_2_in_the_form_of_all_errors(capsys, arguments, kind):
     with pytest.raises(SystemExit) as left:
         main([*arguments, "--output", kind.value])
     assert left.value.code == 2
-    told = capsys.readouterr()
-    assert told.out == ""
+    printed = capsys.readouterr()
+    assert printed.out == ""
     if kind is OutputKind.JSON:
-        assert json.loads(told.err)["error"]["code"] == "usage"
+        assert json.loads(printed.err)["error"]["code"] == "usage"
     else:
-        assert told.err.startswith("error[usage]: ")
-        assert "--help` explains it" in told.err
+        assert printed.err.startswith("error[usage]: ")
+        assert "--help` explains it" in printed.err
 
 
 def test_wrong_status_names_the_valid_ones(capsys):

@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 from rich.console import Console
+from tests.support.patience import PATIENCE
 
 from tidemill import eventtime
 from tidemill.cli.views.status import status_table
@@ -137,23 +138,23 @@ def test_tail_as_json_is_an_object_a_line(driven):
 
 def test_tail_without_ordered_is_as_it_arrived_late_rows_too(driven):
     done = driven.cli("tail", "rides", "--no-follow", "--output", "json")
-    told = [json.loads(line) for line in done.out.splitlines()]
-    assert [line.get("watermark", line.get("event_id"))[-8:] for line in told] == [
+    output = [json.loads(line) for line in done.out.splitlines()]
+    assert [line.get("watermark", line.get("event_id"))[-8:] for line in output] == [
         "12:00:05", "12:00:01", "12:00:03", "1:59:55Z", "12:00:20", "2:00:10Z", "12:00:04", "12:00:15",
     ]  # fmt: skip
 
 
 def test_tail_takes_since_limit_and_tenant(driven):
-    def told(*options):
+    def output(*options):
         done = driven.cli("tail", "rides", "--ordered", "--no-follow", *options, "--output", "json")
         lines = [json.loads(line) for line in done.out.splitlines()]
         return [line["event_id"] for line in lines if "event_id" in line]
 
-    assert told("--limit", "2") == ["ulm-12:00:01", "ulm-12:00:03"]
-    assert told("--tenant", "bonn") == ["bonn-12:00:20"]
-    assert told("--since", "2024-01-15T12:00:15Z") == ["ulm-12:00:15", "bonn-12:00:20"]
+    assert output("--limit", "2") == ["ulm-12:00:01", "ulm-12:00:03"]
+    assert output("--tenant", "bonn") == ["bonn-12:00:20"]
+    assert output("--since", "2024-01-15T12:00:15Z") == ["ulm-12:00:15", "bonn-12:00:20"]
     driven.clock.set(NOON + 25 * SECOND)
-    assert told("--since", "10s") == ["ulm-12:00:15", "bonn-12:00:20"]
+    assert output("--since", "10s") == ["ulm-12:00:15", "bonn-12:00:20"]
 
 
 def test_tail_that_follows_ends_with_its_limit(driven):
@@ -178,10 +179,10 @@ def test_ctrl_c_lets_the_buffer_out_and_ends_with_0(driven):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert process.stdout is not None
-    told = [process.stdout.readline() for _ in range(5)]
-    assert told[-1] == "-- watermark 2024-01-15T12:00:10Z\n"
+    output = [process.stdout.readline() for _ in range(5)]
+    assert output[-1] == "-- watermark 2024-01-15T12:00:10Z\n"
     process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (0, "")
     assert [line.split()[2] for line in rest.splitlines()] == ["ulm-12:00:15", "bonn-12:00:20"]
 
@@ -245,7 +246,7 @@ def test_explain_is_one_page(driven):
     assert (shown.code, shown.err) == (0, "")
     assert len(shown.out.splitlines()) <= 66
     words = " ".join(shown.out.split())
-    for told in (
+    for reported in (
         "event: column at, read as iso8601 (built in)",
         "EventtimeWatermark: moved by the data",
         "late_tolerance a source's watermark is 10s behind the newest event of its source",
@@ -266,7 +267,7 @@ def test_explain_is_one_page(driven):
         "discard: a late row is in no window",
         "windows/rides/minutes",
     ):
-        assert told in words, told
+        assert reported in words, reported
 
 
 def test_explain_as_json(taxi):
@@ -324,10 +325,10 @@ def test_types_need_no_project_and_say_where_each_comes_from(cli, tmp_path, monk
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: swatch\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[tidemill.eventtime]\nbeats = swatch:parse\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    told = {one.pop("name"): one for one in cli("types", "--output", "json").json["event_time_types"]}
-    assert told["iso8601"] == {"origin": "built_in", "provided_by": None}
-    assert told["moon_phase"] == {"origin": "registered", "provided_by": None}
-    assert told["beats"] == {"origin": "entry_point", "provided_by": "swatch:parse of swatch 1.0"}
+    output = {one.pop("name"): one for one in cli("types", "--output", "json").json["event_time_types"]}
+    assert output["iso8601"] == {"origin": "built_in", "provided_by": None}
+    assert output["moon_phase"] == {"origin": "registered", "provided_by": None}
+    assert output["beats"] == {"origin": "entry_point", "provided_by": "swatch:parse of swatch 1.0"}
     assert "from swatch:parse of swatch 1.0" in cli("types").out
 
 

@@ -10,6 +10,8 @@ from tidemill.mill import Mill
 from tidemill.model.time import parse_instant
 from tidemill.testing import FakeClock
 
+pytestmark = pytest.mark.long
+
 CONFIG = """
 version: 1
 streams:

@@ -21,8 +21,8 @@ def test_ledger_slice_and_status_say_why_it_failed_and_when_it_is_tried_next(wea
     assert (entry["failures"], entry["retried"]) == (1, 0)
     assert entry["retry_at"] == "2024-01-15T13:30:05Z"
     assert weather.json("status")["streams"][0]["retry_at"] == "2024-01-15T13:30:05Z"
-    told = " ".join(weather.cli("ledger", "--status", "failed").out.split())
-    assert "failed 1 time, tried again at" in told
+    output = " ".join(weather.cli("ledger", "--status", "failed").out.split())
+    assert "failed 1 time, tried again at" in output
     assert "of a failed slice at 2024-01-15T13:30:05Z" in weather.cli("status").out
     shown = weather.cli("slice", entry["id"][:12]).out
     assert "2024-01-15T13:30:05Z" in shown

@@ -21,7 +21,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "init", "types", "version",
         "ingest", "ingest-command", "run", "retract", "expire", "pack",
         "status", "ledger", "slice", "quarantine", "metrics", "manifest",
-        "query", "search", "sql", "catalog", "trace",
+        "query", "changes", "search", "sql", "catalog", "trace",
         "tail", "late", "explain", "results", "flush",
         "windows", "timeline", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",

@@ -65,9 +65,9 @@ def test_json_has_the_entries_and_what_was_refused(cli, feed):
 def test_a_conflict_beside_what_had_landed_is_1_and_a_manifest_that_is_none_is_2(cli, feed):
     assert cli("ingest", "klines", "--manifest", "feed").code == 0
     (feed / "responses" / "h0.json").write_text("[]")
-    told = cli("ingest", "klines", "--manifest", "feed")
-    assert told.code == 1
-    assert "hash h0 has other bytes than when it was sealed" in told.err
+    output = cli("ingest", "klines", "--manifest", "feed")
+    assert output.code == 1
+    assert "hash h0 has other bytes than when it was sealed" in output.err
     (feed / "manifest.json").write_text("[]")
     assert cli("ingest", "klines", "--manifest", "feed").code == 2
 

@@ -12,6 +12,7 @@ import sys
 
 import pytest
 from rich.console import Console
+from tests.support.patience import PATIENCE
 
 from tidemill.cli.logs import as_line, level_for, start_logging
 from tidemill.cli.terminal import jvm_to_log
@@ -60,9 +61,9 @@ def test_json_lines_on_stderr_where_there_is_no_terminal(capsys):
     log.info("two\nlines", extra={"stream": "requests"})
     logging.getLogger("py4j.java_gateway").warning("no")
     logging.getLogger("py.warnings").warning("no")
-    told = capsys.readouterr()
-    assert told.out == ""
-    (line,) = told.err.splitlines()
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
     assert json.loads(line)["message"] == "two\nlines"
 
 
@@ -97,12 +98,12 @@ def test_what_the_jvm_says_is_debug_and_its_errors_are_errors(capfd):
         with jvm_to_log():
             subprocess.run([sys.executable, "-c", f"import os; os.write(2, b'{said}')"], check=True)
             os.write(2, b"native code\n")
-            told = [heard.get(timeout=30) for _ in range(3)]
+            reported = [heard.get(timeout=PATIENCE) for _ in range(3)]
     finally:
         log.removeHandler(handler)
         log.setLevel(logging.NOTSET)
     sys.stderr.write("ours\n")
-    assert told == [
+    assert reported == [
         ("DEBUG", 'Setting Spark log level to "ERROR".'),
         ("ERROR", "24/01/15 14:23:45 ERROR Executor: lost"),
         ("DEBUG", "native code"),

@@ -11,6 +11,8 @@ from tidemill.mill import Mill
 from tidemill.model.time import parse_instant
 from tidemill.testing import FakeClock
 
+pytestmark = pytest.mark.long
+
 CONFIG = """
 version: 1
 streams:
@@ -79,17 +81,17 @@ def test_explain_in_words_changes_nothing(cli, shop):
 
 def test_the_manifest_is_that_of_the_seed(cli, shop):
     assert cli("run", "--once").code == 0
-    told = cli("manifest", "klines", "--output", "json").json
-    assert told["dataset"]["name"] == "klines"
-    assert told["dataset"]["description"] == "one minute"
-    assert told["dataset"]["event_time"] == "open_time"
-    first, second = told["parts"]
+    output = cli("manifest", "klines", "--output", "json").json
+    assert output["dataset"]["name"] == "klines"
+    assert output["dataset"]["description"] == "one minute"
+    assert output["dataset"]["event_time"] == "open_time"
+    first, second = output["parts"]
     assert first["slice_hashes"] == sorted(shop[:3])
     assert second["slice_hashes"] == sorted(shop[3:6])
     assert (first["row_count"], second["row_count"]) == (15, 15)
     assert (first["min_open_time"], first["max_open_time"]) == (FIRST, FIRST + 14 * 60_000)
     assert first["created_at"] == "2024-01-15T12:00:00Z"
-    assert json.loads(cli("manifest", "klines").out) == told
+    assert json.loads(cli("manifest", "klines").out) == output
 
 
 def test_a_round_says_what_it_packed(cli, shop):
@@ -99,8 +101,8 @@ def test_a_round_says_what_it_packed(cli, shop):
 
 def test_a_round_tells_it_as_json(cli, shop):
     rounds = [json.loads(line) for line in cli("run", "--once", "--output", "json").out.splitlines()]
-    told = [one["streams"][0]["packed"] for one in rounds if one["streams"]]
-    packed = [one for one in told if one is not None and one["groups"]]
+    reported = [one["streams"][0]["packed"] for one in rounds if one["streams"]]
+    packed = [one for one in reported if one is not None and one["groups"]]
     assert packed[0] == {"groups": 2, "slices": 6, "rows": 30, "parts": 2, "waiting": 1}
 
 

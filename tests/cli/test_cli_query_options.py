@@ -9,6 +9,8 @@ import pytest
 
 from tidemill.mill import Mill
 
+pytestmark = pytest.mark.long
+
 PROJECT = """
 version: 1
 streams:
@@ -187,3 +189,19 @@ def test_a_cell_shows_its_events(cli, landed):
     assert (found["total"], found["values"], len(found["events"])) == (total, {"count": total}, 50)
     assert "read from" in cli(*query, "--cell", "total").out
     assert cli(*query, "--cell", "total", "--group", "x").code == 2
+
+
+def test_changes_lists_the_slices_that_came_since(cli, shop):
+    done = cli("changes", "orders", "--after", "1d", "--output", "json")
+    said = json.loads(done.out)
+    assert (done.code, said["stream"], said["total"]) == (0, "orders", 1)
+    (change,) = said["changes"]
+    assert (change["kind"], change["rows"], change["late"]) == ("accepted", len(LINES["orders"]), 0)
+    shown = cli("changes", "orders", "--after", "1d").out
+    assert "arrived" in shown
+    assert change["slice"][:8] in shown
+    assert "nothing has changed since" in cli("changes", "orders", "--after", change["at"]).out
+    assert cli("changes", "orders", "--after", "1d", "--to", "1999-01-01", "--output", "json").code == 0
+    refused = cli("changes", "orders", "--after", "tomorrow-ish")
+    assert refused.code == 2
+    assert "neither an instant nor a duration" in refused.err

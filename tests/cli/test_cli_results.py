@@ -14,6 +14,7 @@ from functools import partial
 
 import pytest
 from tests.support.forging import forge
+from tests.support.patience import PATIENCE
 
 from tidemill.mill import Mill
 from tidemill.model.streaming import Aggregate, Function, WindowKind, WindowSpec
@@ -71,8 +72,8 @@ class Taxi:
         lines = []
         for time, driver, fare in rides:
             self.number += 1
-            told = {"id": f"r{self.number}", "at": at(time), "city": "ulm", "driver": driver}
-            lines.append(f'{json.dumps(told)[:-1]}, "fare": {fare}}}')
+            results_shown = {"id": f"r{self.number}", "at": at(time), "city": "ulm", "driver": driver}
+            lines.append(f'{json.dumps(results_shown)[:-1]}, "fare": {fare}}}')
         self.clock.advance(SECOND)
         assert self.cli("ingest", "rides", "-", "--format", "ndjson", stdin="\n".join(lines) + "\n").code == 0
 
@@ -89,7 +90,7 @@ class Taxi:
     def results(self, window, *more):
         return self.json("results", "rides", window, *more)["results"]
 
-    def told(self, window, *more):
+    def results_shown(self, window, *more):
         """When, whose, what: `start driver values revision trigger`."""
         return [
             (
@@ -137,11 +138,11 @@ def merged(driven):
 
 
 def test_what_stands_is_listed_the_newest_first(driven):
-    assert driven.told("minutes") == [
+    assert driven.results_shown("minutes") == [
         ("12:00:00", "ann", 1, 12.3, 1, "watermark"),
         ("12:00:00", "bob", 1, 0.25, 1, "watermark"),
     ]
-    assert driven.told("visits") == [
+    assert driven.results_shown("visits") == [
         ("12:00:06", "bob", 1, 1, "watermark"),
         ("12:00:05", "ann", 1, 1, "watermark"),
     ]
@@ -191,8 +192,17 @@ def test_the_table_for_people(driven):
 
 
 def test_a_late_row_is_a_revision_and_a_merged_session_supersedes(merged):
-    assert merged.told("minutes")[0] == ("12:04:00", "bob", 1, 2, 1, "watermark")  # the first of its minute
-    assert merged.told("visits") == [("12:00:05", "ann", 1, 1, "watermark")]  # that of bob is open again
+    assert merged.results_shown("minutes")[0] == (
+        "12:04:00",
+        "bob",
+        1,
+        2,
+        1,
+        "watermark",
+    )  # the first of its minute
+    assert merged.results_shown("visits") == [
+        ("12:00:05", "ann", 1, 1, "watermark")
+    ]  # that of bob is open again
     gone = [one for one in merged.results("visits", "--revisions") if one["withdrawn"]]
     assert [(one["start"], one["revision"]) for one in gone] == [(at("12:00:06"), 2)]
     shown = merged.cli("results", "rides", "visits", "--revisions").out
@@ -202,8 +212,8 @@ def test_a_late_row_is_a_revision_and_a_merged_session_supersedes(merged):
 def test_a_window_that_was_out_comes_out_again_for_a_late_row(driven):
     driven.land(("12:00:50", "ann", 1))
     driven.run()
-    assert ("12:00:00", "ann", 2, 13.3, 2, "late") in driven.told("minutes")
-    revisions = [one for one in driven.told("minutes", "--revisions") if one[1] == "ann"]
+    assert ("12:00:00", "ann", 2, 13.3, 2, "late") in driven.results_shown("minutes")
+    revisions = [one for one in driven.results_shown("minutes", "--revisions") if one[1] == "ann"]
     assert [one[4:] for one in revisions] == [(1, "watermark"), (2, "late")]
 
 
@@ -222,11 +232,11 @@ def test_the_newest_of_many_parts_are_found_without_reading_all(driven, monkeypa
     for minute in range(10, 16):
         driven.land((f"12:{minute}:00", "cay", minute))
         driven.run()
-    everything = driven.told("minutes", "--limit", "0")
+    everything = driven.results_shown("minutes", "--limit", "0")
     assert len(everything) == 7
     for limit in range(1, 8):
-        assert driven.told("minutes", "--limit", str(limit))[:1] == everything[:1]
-        assert len(driven.told("minutes", "--limit", str(limit))) == limit
+        assert driven.results_shown("minutes", "--limit", str(limit))[:1] == everything[:1]
+        assert len(driven.results_shown("minutes", "--limit", str(limit))) == limit
 
 
 def test_windows_are_listed_without_a_window(driven):
@@ -266,7 +276,7 @@ def test_results_of_another_declaration_are_not_shown_as_if_they_were_of_this_on
     assert [one["current"] for one in driven.json("results", "rides")["windows"]] == [False, True]
     assert "minutes has another declaration" in driven.cli("results", "rides").err
     driven.run()
-    assert driven.told("minutes")[0] == ("12:00:00", "ann", 1, 12.3, 1, "watermark")
+    assert driven.results_shown("minutes")[0] == ("12:00:00", "ann", 1, 12.3, 1, "watermark")
 
 
 # -- run and flush
@@ -300,7 +310,7 @@ def test_a_stream_that_had_nothing_else_to_do_is_told_of(taxi):
 
 def test_flush_lets_open_windows_out_once(driven):
     assert driven.cli("flush").out == "flushed rides: 1 result of minutes; 1 result of visits\n"
-    assert driven.told("visits")[0] == ("12:08:00", "bob", 1, 1, "stop")
+    assert driven.results_shown("visits")[0] == ("12:08:00", "bob", 1, 1, "stop")
     assert driven.json("results", "rides")["windows"][0]["watermark"] == at("12:07:50")
     assert driven.cli("flush", "rides").out == "nothing to flush: no window was open\n"
     assert driven.json("flush") == {"flushed": [{"stream": "rides", "results": {}}]}
@@ -325,7 +335,7 @@ def test_a_daemon_that_is_stopped_says_what_it_flushed(taxi, output):
     try:
         daemon.stdout.readline()
         daemon.send_signal(signal.SIGTERM)
-        out, err = daemon.communicate(timeout=120)
+        out, err = daemon.communicate(timeout=PATIENCE)
     finally:
         daemon.kill()
     assert daemon.returncode == 0, err

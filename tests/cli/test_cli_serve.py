@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 from rich.console import Console
+from tests.support.patience import PATIENCE
 
 from tidemill.cli.first_event import curl_line, first_event
 from tidemill.cli.serve import _declared
@@ -50,7 +51,7 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> str:
         """What it printed after its start; it must have ended well."""
         self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=PATIENCE)
         assert self.process.returncode == 0, err
         return out
 
@@ -125,8 +126,8 @@ def test_up_decides_at_once_answers_queries_and_works_off_what_is_left(cli, proj
         # The gate decides before the same round builds tiles; once the next round decides, they are there.
         # In another order: the same bytes would be the same slice, which is decided.
         assert client.send("requests", requests(3)[::-1], wait=True).counts == {"duplicate": 3}
-        told = client.query("SELECT count FROM requests SINCE 1h GROUP BY region")
-        assert sum(row["count"] for row in told["rows"]) == 3
+        output = client.query("SELECT count FROM requests SINCE 1h GROUP BY region")
+        assert sum(row["count"] for row in output["rows"]) == 3
         assert seen_by_others(cli, server.said["gateway"]) == server.url
         left = [{**event, "event_id": f"left-{event['event_id']}"} for event in requests(4)]
         assert client.send("requests", left).status == "durable"
@@ -141,8 +142,8 @@ def test_the_command_that_is_shown_to_try_is_accepted(project):
         done = subprocess.run(
             [*shlex.split(server.said["try"]), "--silent", "--noproxy", "*"], capture_output=True, check=True
         )
-        told = json.loads(done.stdout)
-        assert told["counts"]["accepted"] == 1, told
+        output = json.loads(done.stdout)
+        assert output["counts"]["accepted"] == 1, output
         server.stop()
 
 

@@ -10,6 +10,7 @@ import sys
 import threading
 
 import pytest
+from tests.support.patience import PATIENCE
 
 from tidemill.cli.signals import until_stopped
 
@@ -21,7 +22,7 @@ def test_the_first_signal_lets_the_work_finish(number):
     def work(stop: threading.Event) -> None:
         assert threading.current_thread() is not threading.main_thread()
         os.kill(os.getpid(), number)
-        assert stop.wait(30)
+        assert stop.wait(PATIENCE)
         done.append("the round")
 
     before = signal.getsignal(number)
@@ -35,9 +36,9 @@ def test_the_second_signal_interrupts():
 
     def work(stop: threading.Event) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        assert stop.wait(30)
+        assert stop.wait(PATIENCE)
         os.kill(os.getpid(), signal.SIGINT)
-        blocked.wait(30)
+        blocked.wait(PATIENCE)
 
     with pytest.raises(KeyboardInterrupt):
         until_stopped(work)
@@ -64,7 +65,7 @@ def test_run_on_spark_prints_json_lines_and_sigterm_stops_it_with_0(cli, landed)
         assert daemon.stdout is not None
         first = daemon.stdout.readline()
         daemon.send_signal(signal.SIGTERM)
-        out, err = daemon.communicate(timeout=120)
+        out, err = daemon.communicate(timeout=PATIENCE)
     finally:
         daemon.kill()
     assert daemon.returncode == 0, err

@@ -9,6 +9,8 @@ import pytest
 from pyarrow import ipc
 from tests.support.sql_shop import ORDERS, build_shop
 
+pytestmark = pytest.mark.long
+
 COUNT = "SELECT tenant, count(*) AS n FROM raw.orders GROUP BY ALL ORDER BY 1"
 WANTED = [{"tenant": name, "n": sum(one.tenant == name for one in ORDERS)} for name in ("acme", "globex")]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.storage.sessions import OpenSession, SessionFile
+
 OUTCOMES = ("records", "accepted", "duplicate", "conflict", "rejected", "late")
 LOOKING = [
     ["types"],
@@ -87,6 +89,18 @@ def test_status_of_pending_slices(cli, landed):
     assert "2 pending, 0 accepted, 0 failed" in shown
     assert "none yet" in shown
     assert "bytes) and are not accepted yet. The next round accepts them: `tidemill run --once`." in shown
+
+
+def test_status_links_the_spark_sessions_of_processes_that_live(cli, landed):
+    file = SessionFile(landed / "warehouse")
+    file.open(OpenSession(7, "local[2]", "http://127.0.0.1:4040"))
+    shown = cli("status")
+    found = cli("status", "--output", "json").json["spark"]
+    file.close()
+    assert found == [{"pid": 7, "master": "local[2]", "ui": "http://127.0.0.1:4040"}]
+    assert "http://127.0.0.1:4040" in shown.out
+    assert cli("status", "--output", "json").json["spark"] == []
+    assert "4040" not in cli("status").out
 
 
 def test_ledger_is_newest_first_and_says_when_there_is_more(cli, landed):

@@ -8,6 +8,8 @@ import pytest
 
 from tidemill.outputs.vectors.batches import deltas_in
 
+pytestmark = pytest.mark.long
+
 PROJECT = """
 version: 1
 streams:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.patience import PATIENCE
 
 ONE = "2024-01-15T13:00:00Z"
 CUTOFF = "2024-01-15T20:00:00Z"
@@ -95,14 +96,14 @@ def test_commands_to_ingest_land_objects_with_their_bounds_and_metadata(weather)
     assert landed["metadata"]["dataset"]["description"] == "Stations on the ground"
     assert refused["name"] == "nowhere.json"
     empty = {"metadata": {"dataset": {"name": "weather"}}, "start_time": at("14:00"), "end_time": at("15:00")}
-    told = weather.cli("ingest-command", "-", stdin=json.dumps(empty))
-    assert told.code == 0, told
-    assert "nothing" in told.out
+    output = weather.cli("ingest-command", "-", stdin=json.dumps(empty))
+    assert output.code == 0, output
+    assert "nothing" in output.out
     weather.set("2024-01-16T00:00:00Z")
     weather.run()
-    told = [json.loads(line)["data"] for line in weather.cli("events", "--output", "json").out.splitlines()]
-    assert {one["start"]: one["rows"] for one in told} == {at("13:00"): 1, at("14:00"): 0}
-    assert sorted(one["dataset"]["description"] for one in told) == ["", "Stations on the ground"]
+    output = [json.loads(line)["data"] for line in weather.cli("events", "--output", "json").out.splitlines()]
+    assert {one["start"]: one["rows"] for one in output} == {at("13:00"): 1, at("14:00"): 0}
+    assert sorted(one["dataset"]["description"] for one in output) == ["", "Stations on the ground"]
     assert "Stations on the ground" in weather.cli("slice", landed["id"]).out
 
 
@@ -281,7 +282,7 @@ def test_following_events_ends_with_0_on_sigterm(built):
     try:
         first = json.loads(follower.stdout.readline())
         follower.send_signal(signal.SIGTERM)
-        out, err = follower.communicate(timeout=60)
+        out, err = follower.communicate(timeout=PATIENCE)
     finally:
         follower.kill()
     assert (follower.returncode, out, err) == (0, "", "")
@@ -304,10 +305,10 @@ def test_run_serves_metrics_on_loopback(built):
     try:
         address = re.search(r"http://127\.0\.0\.1:\d+/metrics", running.stderr.readline())
         assert address is not None
-        with urllib.request.urlopen(address.group(0), timeout=30) as answer:  # noqa: S310 - our own
+        with urllib.request.urlopen(address.group(0), timeout=PATIENCE) as answer:  # noqa: S310 - our own
             text = answer.read().decode()
         running.send_signal(signal.SIGTERM)
-        running.communicate(timeout=60)
+        running.communicate(timeout=PATIENCE)
     finally:
         running.kill()
     assert running.returncode == 0
@@ -330,7 +331,7 @@ def keys(document):
 
 def test_every_key_of_the_json_is_on_the_page(built):
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
-    told = dict(re.findall(r"^## (\S+)[^\n]*\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    document = dict(re.findall(r"^## (\S+)[^\n]*\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     (entry,) = built.json("ledger")["slices"]
     rules = {"aggregation_span", "subject_to_change_window", "allow_incomplete_windows", "gap_tolerance"}
     for command, also in {
@@ -348,7 +349,7 @@ def test_every_key_of_the_json_is_on_the_page(built):
         name, *rest = command.split()
         found = set(keys(built.json(name, *rest))) - rules - {"max_lateness", "owner", "until"}
         steps = {"name", "accepted", "batch", "slices"} if name == "retract" else set()
-        text = told[name] + told[also]
+        text = document[name] + document[also]
         assert {key for key in found - steps if f"`{key}`" not in text} == set(), command
 
 
@@ -411,3 +412,11 @@ for names, commands in json.loads(sys.argv[1]):
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_window_says_which_revision_its_dataset_was_at_an_arrival(built):
+    said = built.json("window", "weather", ONE, "--as-of", "0s")
+    assert (said["revision"], said["changed"], said["reaches_back_to"]) == (1, False, None)
+    assert said["revisions"] == [{"revision": 1, "since": said["since"]}]
+    assert "revision 1, 3 rows" in built.cli("window", "weather", ONE, "--as-of", said["since"]).out
+    assert "no dataset" in built.cli("window", "weather", ONE, "--as-of", "2000-01-01T00:00:00Z").out

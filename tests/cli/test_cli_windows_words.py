@@ -105,7 +105,7 @@ def test_the_table_of_windows_says_why_one_waits():
 
 
 @pytest.mark.parametrize(
-    ("us", "told"),
+    ("us", "reported"),
     [
         (SECOND // 2, "500ms"),
         (59 * MINUTE + 3 * SECOND + 7, "59m3s"),
@@ -113,8 +113,8 @@ def test_the_table_of_windows_says_why_one_waits():
         (2 * DAY + 3 * HOUR + MINUTE, "2d3h"),
     ],
 )
-def test_an_age_for_people_is_as_fine_as_it_is_short(us, told):
-    assert views.windows.about(us) == told
+def test_an_age_for_people_is_as_fine_as_it_is_short(us, reported):
+    assert views.windows.about(us) == reported
 
 
 # -- one window
@@ -126,37 +126,40 @@ def story(window=WINDOW, members=(), revisions=(DATASET,), rules=RULES, **more):
 
 
 def test_the_story_in_json_has_rules_cutoff_members_and_revisions():
-    told = plain_windows.story(
+    document = plain_windows.story(
         story(members=[member(desired=True, observed=True), member("9", arrival=CUTOFF + 1, ignored="late")])
     )
-    assert told["rules"] == {
+    assert document["rules"] == {
         "aggregation_span": "1h",
         "subject_to_change_window": "6h",
         "allow_incomplete_windows": False,
         "gap_tolerance": "1s",
         "max_lateness": "0s",
     }
-    assert (told["cutoff"], told["last_arrival"]) == ("2024-01-15T20:00:00Z", "2024-01-15T20:00:00Z")
-    assert [(one["seq"], one["used"], one["observed"], one["ignored"]) for one in told["members"]] == [
+    assert (document["cutoff"], document["last_arrival"]) == ("2024-01-15T20:00:00Z", "2024-01-15T20:00:00Z")
+    assert [(one["seq"], one["used"], one["observed"], one["ignored"]) for one in document["members"]] == [
         (1, True, True, None), (9, False, False, "late"),
     ]  # fmt: skip
-    assert told["members"][0]["covers"] == {"start": "2024-01-15T13:00:00Z", "end": "2024-01-15T14:00:00Z"}
-    (revision,) = told["revisions"]
+    assert document["members"][0]["covers"] == {
+        "start": "2024-01-15T13:00:00Z",
+        "end": "2024-01-15T14:00:00Z",
+    }
+    (revision,) = document["revisions"]
     assert (revision["revision"], revision["current"], revision["file"]) == (2, True, FILE)
-    assert told["lease"] is None
+    assert document["lease"] is None
 
 
 def test_max_lateness_moves_the_last_arrival_and_not_the_cutoff():
-    told = plain_windows.story(story(rules=WindowRules(HOUR, 6 * HOUR, max_lateness=DAY)))
-    assert (told["cutoff"], told["last_arrival"]) == ("2024-01-15T20:00:00Z", "2024-01-16T20:00:00Z")
+    document = plain_windows.story(story(rules=WindowRules(HOUR, 6 * HOUR, max_lateness=DAY)))
+    assert (document["cutoff"], document["last_arrival"]) == ("2024-01-15T20:00:00Z", "2024-01-16T20:00:00Z")
 
 
 def test_a_window_under_lease_says_who_builds_it_until_when():
     held = Window(
         KEY, 9, Phase.BUILDING, owner="host-1-ab", lease_until=CUTOFF + MINUTE, attempts=2, error="disk full"
     )
-    told = plain_windows.story(story(held, revisions=(), standing=WindowStatus.BUILDING))
-    assert told["lease"] == {"owner": "host-1-ab", "until": "2024-01-15T20:01:00Z"}
+    document = plain_windows.story(story(held, revisions=(), standing=WindowStatus.BUILDING))
+    assert document["lease"] == {"owner": "host-1-ab", "until": "2024-01-15T20:01:00Z"}
     shown = text_of(*views.windows.story(story(held, revisions=(), standing=WindowStatus.BUILDING)))
     assert "host-1-ab, its lease runs until 2024-01-15T20:01:00Z" in shown
     assert "disk full" in shown
@@ -214,8 +217,8 @@ def test_a_dataset_is_current_or_being_rebuilt(tmp_path):
 
 def test_a_damaged_dataset_says_what_is_wrong_and_what_mends_it(tmp_path):
     remedy = "tidemill rebuild weather --window 2024-01-15T13:00:00Z"
-    told = plain_windows.newest(WINDOW, "the file is not an Arrow file any more")
-    assert (told["damage"], told["remedy"]) == ("the file is not an Arrow file any more", remedy)
+    document = plain_windows.newest(WINDOW, "the file is not an Arrow file any more")
+    assert (document["damage"], document["remedy"]) == ("the file is not an Arrow file any more", remedy)
     assert plain_windows.newest(WINDOW, None)["remedy"] is None
     shown = text_of(*listed(tmp_path, WINDOW))
     assert f"damaged: the file cannot be read: No such file or directory; {remedy}" in shown
@@ -225,10 +228,9 @@ def test_a_damaged_dataset_says_what_is_wrong_and_what_mends_it(tmp_path):
 
 
 def test_the_outcome_of_a_try_in_json():
-    told = plain_windows.outcome(BUILT)
-    assert (told["outcome"], told["revision"], told["rows"], told["slices"], told["took"]) == (
-        "built", 2, 120, 2, "35ms",
-    )  # fmt: skip
+    document = plain_windows.outcome(BUILT)
+    shown = [document[key] for key in ("outcome", "revision", "rows", "slices", "took")]
+    assert shown == ["built", 2, 120, 2, "35ms"]
     assert plain_windows.outcome(LOST)["outcome"] == "lost"
     failed = plain_windows.outcome(FAILED)
     assert (failed["outcome"], failed["attempt"], failed["revision"]) == ("failed", 3, None)
@@ -331,9 +333,13 @@ def test_a_retraction_prints_its_steps_in_order():
         DecideAgain("2" * 64, "b.ndjson", 2),
     ]
     plan = RetractionPlan(entry, "sent twice", CUTOFF, "only its batch", steps)
-    told = plain_ticks.retraction(plan, None)
-    assert [step["step"] for step in told["steps"]] == ["retract", "undo_batch", "judge_again"]
-    assert (told["reason"], told["why"], told["retracted"]) == ("sent twice", "only its batch", None)
+    document = plain_ticks.retraction(plan, None)
+    assert [step["step"] for step in document["steps"]] == ["retract", "undo_batch", "judge_again"]
+    assert (document["reason"], document["why"], document["retracted"]) == (
+        "sent twice",
+        "only its batch",
+        None,
+    )
     lines = [line.plain for line in views.ingest.retraction(plan, None)]
     assert lines[0] == f"weather {'1' * 12}: only its batch"
     assert len(lines) == 4

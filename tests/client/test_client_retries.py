@@ -232,9 +232,9 @@ def test_nothing_to_send_is_no_request(call):
 
 def test_who_waits_is_told_what_became_of_each_event_whatever_it_was(call):
     def decided(status, *outcomes):
-        told = [{"index": n, "event_id": str(n), "outcome": one} for n, one in enumerate(outcomes)]
+        reported = [{"index": n, "event_id": str(n), "outcome": one} for n, one in enumerate(outcomes)]
         counts = {one: outcomes.count(one) for one in outcomes}
-        body = {"ingestion": f"aa-{status}", "events": len(told), "counts": counts, "outcomes": told}
+        body = {"ingestion": f"aa-{status}", "events": len(reported), "counts": counts, "outcomes": reported}
         if status < 400:
             return httpx.Response(status, json={**body, "status": "decided"})
         return problem(status, "conflict", **body)

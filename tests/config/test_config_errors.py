@@ -317,7 +317,7 @@ def test_mistake_names_its_line_and_what_is_valid(
             "version: 1\nwarehous: x",
             2,
             "warehous",
-            "did you mean warehouse? keys: version, warehouse, engine, limits, state, builder, scrub",
+            "did you mean warehouse? keys: version, warehouse, engine, limits, bucket, state, builder, scrub",
         ),
         (
             "version: 1",
@@ -457,7 +457,7 @@ def test_record_limit_that_does_not_fit_a_chunk_is_refused() -> None:
             "the schema has no columns",
         ),
         (
-            "version: 1\nwarehouse: s3://bucket/x\nstreams: {s: {schema: {a: any}, gate: none}}",
+            "version: 1\nwarehouse: hdfs://host/x\nstreams: {s: {schema: {a: any}, gate: none}}",
             "tidemill.yaml:2",
             "is not a folder",
         ),
@@ -509,7 +509,7 @@ def test_aliases_that_multiply_are_refused_before_they_unfold() -> None:
         ("TIDEMILL__STREAMS__requests__IDENTITY", "x", "streams.requests.identity[0]: column 'x' is not in"),
         ("TIDEMILL__STREAMS__requests__SCHEMA__TS__REQUIRED", "true", "schema.ts is a value, not a section"),
         ("TIDEMILL____X", "1", "the name is not a path of keys"),
-        ("TIDEMILL_WAREHOUSE", "gs://x", "warehouse: 'gs://x' is not a folder"),
+        ("TIDEMILL_WAREHOUSE", "gs:///x", "warehouse: 'gs:///x' is not the address of a bucket"),
     ],
 )
 def test_mistake_in_an_override_names_the_variable(variable: str, value: str, message: str) -> None:

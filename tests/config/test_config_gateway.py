@@ -56,12 +56,14 @@ def test_the_defaults_are_those_of_the_adaptive_window() -> None:
         50 * MIB, 40 * MIB, 5 * MIB, 4 * MIB,
     )  # fmt: skip
     assert (gateway.background, gateway.receipts) == (100 * MILLISECOND, DAY)
+    assert gateway.acknowledge == "logged"
 
 
 def test_every_key_can_be_set() -> None:
     gateway = load(
         "host: 0.0.0.0",
         "port: 0",
+        "acknowledge: landed",
         "window: {kind: adaptive, min: 1ms, max: 2s, target: 7}",
         "triggers: {count: 10, bytes: 1MiB, rate_change: 2, memory: 0.5, custom: [night, noon]}",
         "background: 20ms",
@@ -74,7 +76,7 @@ def test_every_key_can_be_set() -> None:
         "otlp: {logs: l, traces: t}",
         "objects: [incoming, /srv/files]",
     )
-    assert (gateway.host, gateway.port) == ("0.0.0.0", 0)  # noqa: S104
+    assert (gateway.host, gateway.port, gateway.acknowledge) == ("0.0.0.0", 0, "landed")  # noqa: S104
     assert gateway.window.model_dump() == ADAPTIVE | {"min": MILLISECOND, "max": 2 * SECOND, "target": 7}
     assert gateway.triggers.model_dump() == {
         "count": 10, "bytes": MIB, "rate_change": 2.0, "memory": 0.5, "custom": ("night", "noon"),
@@ -200,6 +202,7 @@ def test_a_trigger_that_is_null_is_off_and_a_section_that_is_empty_is_the_defaul
         ("requests: {timeout: 0s}", "requests.timeout: a duration of 0 is too short", "leave the key out"),
         ("requests: {wait: 0s}", "requests.wait: a duration of 0 is too short", "leave the key out"),
         ("requests: {connections: 0}", "requests.connections: 0 should be at least 1", "use a larger one"),
+        ("acknowledge: never", "acknowledge: 'never' is not a valid acknowledge", "logged"),
         ("receipts: 0s", "receipts: a duration of 0 is too short", "leave the key out"),
         ("otlp: {logs: 'x y'}", "otlp.logs: name 'x y' is not allowed", "lower-case"),
         ("otlp: {metrics: m}", "otlp.metrics: unknown key", "keys: logs, traces"),

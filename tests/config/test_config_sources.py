@@ -58,7 +58,7 @@ def test_all_of_it_can_be_set() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_its_line(line: str, what: str) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         load(line)
-    assert what in str(told.value)
-    assert "tidemill.yaml:7" in str(told.value)
+    assert what in str(raised.value)
+    assert "tidemill.yaml:7" in str(raised.value)

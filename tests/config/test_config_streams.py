@@ -156,7 +156,7 @@ def test_settings_of_the_engine_and_the_limits() -> None:
         "engine: {master: 'local[2]', cores: 2, memory: 4G, conf: {spark.executor.cores: 4}, "
         "batch_bytes: 256MiB, chunk_bytes: 8MiB, inline_bytes: 0, "
         "compaction_memory: 32MiB, "
-        "keep_replaced: 1d, flush_on_stop: false}\n"
+        "keep_replaced: 1d, lease: 10s, flush_on_stop: false}\n"
         "limits: {record_bytes: 64KiB, depth: 8}\n"
         "streams: {s: {schema: {a: any}, gate: none}}"
     )
@@ -171,6 +171,7 @@ def test_settings_of_the_engine_and_the_limits() -> None:
         "inline_bytes": 0,
         "compaction_memory": 32 << 20,
         "keep_replaced": DAY,
+        "lease": 10_000_000,
         "flush_on_stop": False,
     }
     assert project.limits.model_dump() == {"record_bytes": 64 << 10, "depth": 8}

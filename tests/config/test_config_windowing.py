@@ -231,9 +231,9 @@ def test_late_rows(written: str, policy: LatePolicy, lateness: int) -> None:
 
 def test_what_was_declared_before_there_were_more_choices_keeps_its_results() -> None:
     """The fingerprint of a declaration that says nothing of them is the one it always had."""
-    told = spec("{kind: tumbling, size: 1m}")
-    assert told.fingerprint == "3f1787aecc7de639"
-    assert replace(told, late_by=LateBy.WINDOW).fingerprint != told.fingerprint
+    reported = spec("{kind: tumbling, size: 1m}")
+    assert reported.fingerprint == "3f1787aecc7de639"
+    assert replace(reported, late_by=LateBy.WINDOW).fingerprint != reported.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ import pydantic
 import pytest
 import typer
 import yaml
+from tests.support.patience import PATIENCE
 
 from tidemill import eventtime
 from tidemill.cli.app import EXIT_CODES
@@ -35,6 +36,7 @@ from tidemill.config import gateway, parse_project, read_template
 from tidemill.config.events import Events, FileSink, RedisSink, WebhookSink
 from tidemill.config.metrics import Counter, Gauge, Histogram, Ratio, StateMetric, Term, Transition
 from tidemill.config.project import (
+    BucketSettings,
     BuilderSettings,
     EngineSettings,
     Limits,
@@ -185,7 +187,7 @@ class Shell:
         """Stop it, as `kill` does; it must end well."""
         assert self.server is not None
         self.server.terminate()
-        said, _ = self.server.communicate(timeout=60)
+        said, _ = self.server.communicate(timeout=PATIENCE)
         assert self.server.returncode == 0
         return said
 
@@ -370,14 +372,14 @@ JSON = {
 
 
 def test_json_has_the_keys_that_the_page_names(shop: Shell) -> None:
-    told = cli_sections()
+    reported = cli_sections()
     for name, line in JSON.items():
         words = shlex.split(line)
         if name == "slice":
             words.append(yaml.safe_load(shop.run("tidemill ledger --output json"))["slices"][0]["id"][:12])
         document = yaml.safe_load(shop.tidemill([*words, "--output", "json"], b"", {}))
         shape = "An entry has " if name == "slice" else r"\bJSON[:,] "
-        page = re.split(shape, told["ledger" if name == "slice" else name])[-1].split("\n\n")[0]
+        page = re.split(shape, reported["ledger" if name == "slice" else name])[-1].split("\n\n")[0]
         assert [key for key in document if f"`{key}`" not in page] == [], name
         if name in ("status", "catalog"):
             assert [key for key in document["streams"][0] if f"`{key}`" not in page] == []
@@ -390,6 +392,7 @@ MODELS: dict[str, tuple[type[pydantic.BaseModel], dict[str, object]]] = {
     "engine": (EngineSettings, {}),
     "limits": (Limits, {}),
     "state": (StateStore, {}),
+    "bucket": (BucketSettings, {}),
     "builder": (BuilderSettings, {}),
     "scrub": (ScrubSettings, {}),
     "sql": (SqlSettings, {}),
@@ -448,12 +451,12 @@ def test_every_key_is_documented_with_its_default(heading: str) -> None:
     assert sorted(table) == sorted(fields)
     without = model.model_validate(least)
     for key, (name, info) in fields.items():
-        told = table[key][2]
-        if told in ("required", "none"):
-            assert (info.default is None) == (told == "none"), key
-            assert info.is_required() == (told == "required"), key
+        reported = table[key][2]
+        if reported in ("required", "none"):
+            assert (info.default is None) == (reported == "none"), key
+            assert info.is_required() == (reported == "required"), key
         else:
-            said = model.model_validate({**least, key: yaml.safe_load(code(told))})
+            said = model.model_validate({**least, key: yaml.safe_load(code(reported))})
             assert getattr(said, name) == getattr(without, name), key
 
 
@@ -532,12 +535,12 @@ def test_the_table_of_packages_is_the_list_of_layers() -> None:
     source = ROOT / "src" / "tidemill"
     there = {child.parent.name + "/" for child in source.glob("*/__init__.py")}
     there |= {child.name for child in source.glob("*.py") if not child.name.startswith("_")}
-    told = [code(row[0]) for row in rows(section(DOCS / "architecture.md", "The packages"))]
-    assert set(told) == there
+    reported = [code(row[0]) for row in rows(section(DOCS / "architecture.md", "The packages"))]
+    assert set(reported) == there
     with (ROOT / "pyproject.toml").open("rb") as file:
         contract = tomllib.load(file)["tool"]["importlinter"]["contracts"][0]
     layers = [name.strip() for layer in reversed(contract["layers"]) for name in layer.split("|")]
-    names = [name.removesuffix("/").removesuffix(".py") for name in told]
+    names = [name.removesuffix("/").removesuffix(".py") for name in reported]
     rank = {name: number for number, layer in enumerate(contract["layers"]) for name in layer.split(" | ")}
     assert sorted(names) == sorted(layers)
     assert [rank[name] for name in names] == sorted((rank[name] for name in names), reverse=True)

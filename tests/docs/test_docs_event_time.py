@@ -136,17 +136,17 @@ def test_the_watermark_tables_are_what_happens(rows: Rows, number: int, time: Ma
 
 
 def test_the_keys_of_event_time_are_told() -> None:
-    told = [key for row in tables((DOCS / "event-time.md").read_text())[0] for key in code(row[0])]
-    assert sorted([*told, "mode"]) == sorted(EventTime.model_fields)
+    reported = [key for row in tables((DOCS / "event-time.md").read_text())[0] for key in code(row[0])]
+    assert sorted([*reported, "mode"]) == sorted(EventTime.model_fields)
 
 
 def test_the_metrics_of_event_time_are_those_that_are_served(rows: Rows) -> None:
     rows.declare({}, {})
     with rows.open() as mill:
         served = set(re.findall(r"^# TYPE (\w+) ", mill.meter.text(), re.MULTILINE))
-    told = [name for name in code(section("event-time.md", "Monitoring")) if "tidemill_" in name]
-    assert len(told) == 11
-    assert set(told) <= served
+    reported = [name for name in code(section("event-time.md", "Monitoring")) if "tidemill_" in name]
+    assert len(reported) == 11
+    assert set(reported) <= served
 
 
 # -- streaming windows
@@ -178,8 +178,10 @@ def test_the_tables_of_late_policies_are_what_happens(rows: Rows, number: int, b
 def test_kinds_aggregates_columns_and_triggers_are_those_of_the_code(rows: Rows) -> None:
     kinds = tables(section("streaming-windows.md", "Kinds"))[0]
     assert {name for row in kinds for name in code(row[0])} == {*get_args(KindName), "step: row"}
-    told = [one for row in tables(section("streaming-windows.md", "Aggregates"))[0] for one in code(row[0])]
-    assert {parse_aggregate(one.replace("(c)", "(a)")).function for one in told} == set(Function)
+    reported = [
+        one for row in tables(section("streaming-windows.md", "Aggregates"))[0] for one in code(row[0])
+    ]
+    assert {parse_aggregate(one.replace("(c)", "(a)")).function for one in reported} == set(Function)
     rows.declare({}, {"w": {"kind": "session", "gap": "1m", "key": "id", "aggregates": {"n": "count"}}})
     with rows.open() as mill:
         stream = mill.project.stream("rows")

@@ -63,13 +63,15 @@ def test_outcomes_are_those_of_the_gate():
 
 def test_errors_have_the_status_that_is_told():
     (shown,) = tables("Errors")
-    told = {name: {int(status) for status in row[0].split(", ")} for row in shown for name in code(row[1])}
+    reported = {
+        name: {int(status) for status in row[0].split(", ")} for row in shown for name in code(row[1])
+    }
     refused, waiting = OverloadedError("m", refused=True), OverloadedError("m")
-    assert told.pop("overloaded") == {status_of(refused), status_of(waiting)}
+    assert reported.pop("overloaded") == {status_of(refused), status_of(waiting)}
     kinds = (InputError, QueryError, AuthError, ForbiddenError, NotFoundError, ConflictError, TooLargeError,
              MediaTypeError, RateLimitError, BusyError, StorageError, RetractedError,
              TooSpreadError)  # fmt: skip
-    assert told == {
+    assert reported == {
         **{kind.code: {status_of(kind("m"))} for kind in kinds},
         "damaged": {status_of(DamageError("m", where="f"))},
         "method": {405}, "timeout": {408}, "rejected": {422}, "internal": {500},

@@ -71,8 +71,8 @@ def test_the_history_of_an_order_is_counted_as_shown() -> None:
     seen: list[str] = []
     for time, state, *counted in history:
         for name, cell in zip((CHANGE, "paid", "lost"), counted, strict=True):
-            told = [f"{left}→{state}" for left in left_by(rules[name], seen, state)]
-            assert ", ".join(told) == cell, (time, name)
+            reported = [f"{left}→{state}" for left in left_by(rules[name], seen, state)]
+            assert ", ".join(reported) == cell, (time, name)
         seen.append(state)
     first_bucket = [row for row in history if align(at(row[0]), LEVELS[0].width) == at("10:00:00")]
     assert sum(row[2] != "" for row in first_bucket) == 3

@@ -17,10 +17,10 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
+from tests.support.patience import PATIENCE
 
 pytestmark = pytest.mark.soak
 SPARK = Path(str(pyspark.__file__)).parent
-LIMIT = 120  # seconds that a cluster may take to start
 CONFIG = """version: 1
 engine: {inline_bytes: 0, cores: 2}
 streams:
@@ -73,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for command in commands
         ]
         try:
-            until = time.monotonic() + LIMIT
+            until = time.monotonic() + PATIENCE
             while log.read_text().count("Successfully registered with master") < 2:
                 assert time.monotonic() < until, log.read_text()
                 threading.Event().wait(0.5)
@@ -175,7 +175,7 @@ def test_an_executor_that_is_killed_is_replaced(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    until, killed = time.monotonic() + LIMIT, False
+    until, killed = time.monotonic() + PATIENCE, False
     while not killed and run.poll() is None and time.monotonic() < until:
         for process in psutil.process_iter(["cmdline"]):
             words = " ".join(process.info["cmdline"] or ())
@@ -184,7 +184,7 @@ def test_an_executor_that_is_killed_is_replaced(
                 killed = True
                 break
         threading.Event().wait(0.2)
-    said, _ = run.communicate(timeout=LIMIT * 3)
+    said, _ = run.communicate(timeout=PATIENCE)
     assert killed
     assert run.returncode == 0, said
     assert parts(folder) == local

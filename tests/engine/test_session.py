@@ -86,6 +86,23 @@ def test_a_session_with_other_settings_is_left_as_it_is(spark: SparkSession) -> 
 ANSWER = {"host": "node-7", "python": "", "version": "", "missing": "", "sees": True}
 
 
+def test_jobs_are_named_for_what_they_do_and_a_session_is_announced_once(spark: SparkSession) -> None:
+    announced: list[tuple[str, str | None]] = []
+    engine = Engine(spark, on_start=lambda master, ui: announced.append((master, ui)))
+    for label in ("stage", "tiles 5s 1m"):
+        assert engine.run(_twice, [1, 2, 3], label) == [2, 4, 6]
+    store = spark._jsc.sc().statusStore()  # type: ignore[attr-defined]
+    jobs = store.jobsList(None)
+    names = [jobs.apply(at).description() for at in range(jobs.size())]
+    named = {name.get() for name in names if name.isDefined()}
+    assert {"tidemill stage", "tidemill tiles 5s 1m"} <= named
+    assert announced == [(spark.sparkContext.master, spark.sparkContext.uiWebUrl)]
+
+
+def _twice(number: int) -> list[int]:
+    return [2 * number]
+
+
 def test_an_executor_that_cannot_work_is_named() -> None:
     import sys
 

@@ -18,7 +18,7 @@ def rows(*seconds: int, size: int = 0) -> list[Timed[str]]:
     return [Timed(s * SECOND, f"row {s}", size) for s in seconds]
 
 
-def told(out: Out) -> list[str]:
+def described(out: Out) -> list[str]:
     """`3` for a row of second 3, `w3` for the watermark."""
     return [
         f"w{each.at // SECOND}" if isinstance(each, Watermark) else f"{each.time // SECOND}" for each in out
@@ -28,16 +28,16 @@ def told(out: Out) -> list[str]:
 def test_v1_v2_rows_up_to_the_watermark_in_order_and_the_rest_waits() -> None:
     ordering = Ordering[str](1 * SECOND)
     out, late = ordering.push(rows(3, 1, 2))
-    assert (told(out), late) == (["1", "2", "w2"], [])
+    assert (described(out), late) == (["1", "2", "w2"], [])
     assert (ordering.buffer_size, ordering.max_timestamp_seen) == (1, 3 * SECOND)
     out, late = ordering.push(rows(4))
-    assert (told(out), late) == (["3", "w3"], [])
+    assert (described(out), late) == (["3", "w3"], [])
     assert (ordering.watermarks_emitted, ordering.late_dropped) == (2, 0)
 
 
 def test_v3_at_tolerance_zero_what_is_not_newer_is_late() -> None:
     ordering = Ordering[str](0)
-    assert told(ordering.push(rows(2))[0]) == ["2", "w2"]
+    assert described(ordering.push(rows(2))[0]) == ["2", "w2"]
     out, late = ordering.push(rows(2, 1))
     assert out == []
     assert [(row.time // SECOND, row.met) for row in late] == [(2, 2 * SECOND), (1, 2 * SECOND)]
@@ -46,14 +46,14 @@ def test_v3_at_tolerance_zero_what_is_not_newer_is_late() -> None:
 
 def test_v4_to_v8_the_tumbling_example_moves_by_its_watermarks() -> None:
     ordering = Ordering[str](7 * SECOND)
-    assert told(ordering.push(rows(7, 1, 4))[0]) == ["w0"]
+    assert described(ordering.push(rows(7, 1, 4))[0]) == ["w0"]
     assert [row.time // SECOND for row in ordering.stop()] == [1, 4, 7]  # V8: and no watermark
     ordering = Ordering[str](7 * SECOND)
     ordering.push(rows(7, 1, 4))
-    assert told(ordering.push(rows(17))[0]) == ["1", "4", "7", "w10"]
+    assert described(ordering.push(rows(17))[0]) == ["1", "4", "7", "w10"]
     out, late = ordering.push(rows(2))
-    assert (out, told(late)) == ([], ["2"])
-    assert told(ordering.push(rows(27))[0]) == ["17", "w20"]
+    assert (out, described(late)) == ([], ["2"])
+    assert described(ordering.push(rows(27))[0]) == ["17", "w20"]
 
 
 def test_ties_keep_their_order_of_arrival() -> None:
@@ -67,10 +67,10 @@ def test_ties_keep_their_order_of_arrival() -> None:
 def test_an_idle_source_leaves_before_the_rows_of_a_slice_are_judged() -> None:
     ordering = Ordering[str](0, idle_timeout=10)
     ordering.push(rows(1), source="a", arrival=0)
-    assert told(ordering.push(rows(5, 7), source="b", arrival=1)[0]) == []
+    assert described(ordering.push(rows(5, 7), source="b", arrival=1)[0]) == []
     out, late = ordering.push(rows(6, 9), source="b", arrival=10)
-    assert told(out) == ["5", "7", "w7", "9", "w9"]
-    assert told(late) == ["6"]
+    assert described(out) == ["5", "7", "w7", "9", "w9"]
+    assert described(late) == ["6"]
     assert [row.met for row in late] == [7 * SECOND]
 
 
@@ -79,21 +79,21 @@ def test_a_tick_lets_idle_sources_leave() -> None:
     ordering.push(rows(1), source="a", arrival=0)
     ordering.push(rows(5), source="b", arrival=1)
     assert ordering.tick(9) == []
-    assert told(ordering.tick(10)) == ["5", "w5"]
+    assert described(ordering.tick(10)) == ["5", "w5"]
     assert ordering.tick(10**12) == []
 
 
 def test_above_its_bound_the_buffer_lets_go_of_the_oldest_early() -> None:
     ordering = Ordering[str](100 * SECOND, max_bytes=25)
-    assert told(ordering.push(rows(5, 3, size=10))[0]) == ["w-95"]
+    assert described(ordering.push(rows(5, 3, size=10))[0]) == ["w-95"]
     out, late = ordering.push(rows(3, 4, size=10))
-    assert told(out) == ["3", "3", "w3"]  # those of one instant go together
+    assert described(out) == ["3", "3", "w3"]  # those of one instant go together
     assert (ordering.buffered_bytes, ordering.buffer_size, ordering.released_early) == (20, 2, 2)
     assert late == []
     out, late = ordering.push(rows(3, size=10))
-    assert (told(out), told(late)) == ([], ["3"])
+    assert (described(out), described(late)) == ([], ["3"])
     out, _ = ordering.push(rows(1000, size=26))  # larger than the bound: not even it stays
-    assert told(out) == ["4", "5", "w900", "1000", "w1000"]
+    assert described(out) == ["4", "5", "w900", "1000", "w1000"]
     assert (ordering.buffer_size, ordering.buffered_bytes, ordering.released_early) == (0, 0, 3)
 
 

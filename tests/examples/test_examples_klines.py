@@ -37,10 +37,10 @@ def klines(tmp_path: Path) -> Path:
 
 
 def make(root: Path, *options: str) -> str:
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "make.py", *options], cwd=root, capture_output=True, check=True, text=True
     )
-    return told.stdout
+    return output.stdout
 
 
 def folder(root: Path, symbol: str) -> Path:

@@ -20,6 +20,8 @@ from tidemill.model.errors import QueryError
 from tidemill.model.time import parse_instant
 from tidemill.testing import FakeClock
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "orders"
 DAY = date(2024, 1, 15)
 KNOWN = ("orders-1", "orders-2", "orders-3")

@@ -18,6 +18,8 @@ from tidemill.mill import Mill
 from tidemill.model.time import parse_instant
 from tidemill.testing import FakeClock
 
+pytestmark = pytest.mark.long
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "sessions"
 FIRST = ("web-1", "app-1", "web-2", "app-2")
 THEN = ("web-3", "app-3")
@@ -122,11 +124,11 @@ def test_a_late_click_joins_two_visits(shop: Shop) -> None:
         ("02:04", "03:00", "ann", 2, "socks", "socks"),
     ]
     shop.land("app-offline")
-    told = shop.results(
+    reported = shop.results(
         "visits", "user", "revision", "withdrawn", "clicks", "window_id", "supersedes", "superseded_by",
         revisions=True,
     )  # fmt: skip
-    first, joined, second, gone = [row[3:] for row in told if row[2] == "ann"]
+    first, joined, second, gone = [row[3:] for row in reported if row[2] == "ann"]
     assert [first[:3], joined[:3], second[:3], gone[:3]] == [
         (1, False, 4), (2, False, 8), (1, False, 2), (2, True, None),
     ]  # fmt: skip
@@ -191,8 +193,8 @@ def test_a_stop_and_a_start_change_nothing_but_revisions(new_shop: Callable[[], 
 
 def test_the_event_of_each_commit_says_what_came_out(shop: Shop) -> None:
     shop.land(*FIRST)
-    told = [json.loads(line) for line in (shop.root / "events.ndjson").read_text().splitlines()]
-    assert {event["type"] for event in told} == {"tidemill.window.available"}
+    document = [json.loads(line) for line in (shop.root / "events.ndjson").read_text().splitlines()]
+    assert {event["type"] for event in document} == {"tidemill.window.available"}
     assert [
         (
             event["data"]["window"],
@@ -200,7 +202,7 @@ def test_the_event_of_each_commit_says_what_came_out(shop: Shop) -> None:
             event["data"]["windows"],
             event["data"]["results"],
         )
-        for event in told
+        for event in document
     ] == [
         ("per_minute", "10:00:00", 1, 2),
         ("per_minute", "10:01:00", 1, 3),

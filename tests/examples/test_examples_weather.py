@@ -200,11 +200,11 @@ def test_a_day_of_the_past_is_a_backfill(weather: Weather) -> None:
     assert weather.story("12:00").view.window.sealed == 13
     nothing = weather.dataset("03:00", 1)
     assert (nothing.num_rows, nothing.schema) == (0, weather.dataset("04:00", 1).schema)
-    told = [json.loads(line) for line in (weather.root / "events.ndjson").read_text().splitlines()]
-    rows = {event["data"]["start"]: event["data"]["rows"] for event in told}
-    assert len(told) == len(rows) == 22
+    document = [json.loads(line) for line in (weather.root / "events.ndjson").read_text().splitlines()]
+    rows = {event["data"]["start"]: event["data"]["rows"] for event in document}
+    assert len(document) == len(rows) == 22
     assert {start for start, count in rows.items() if count != 36} == {f"{DAY}T03:00:00Z"}
-    assert {event["data"]["dataset"]["description"] for event in told} == {
+    assert {event["data"]["dataset"]["description"] for event in document} == {
         "Ground weather station observations"
     }
 

@@ -84,8 +84,8 @@ def plan_of(stream: OracleStream, **types: str) -> ReadPlan:
         name: MessageTime(column, types.get(name, type))
         for name, (column, type) in stream.messages.times.items()
     }
-    told = declared.model_copy(update={"messages": declared.messages.among(times)})
-    return plan_for(told, Limits(record_bytes=stream.record_bytes, depth=stream.depth))
+    reported = declared.model_copy(update={"messages": declared.messages.among(times)})
+    return plan_for(reported, Limits(record_bytes=stream.record_bytes, depth=stream.depth))
 
 
 def chunk_of(records: Sequence[bytes]) -> RecordChunk:

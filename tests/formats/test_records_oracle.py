@@ -16,7 +16,7 @@ from tests.support.hypothesis_settings import at_length, examples
 from tests.support.oracles.oracle import RejectedError, check, lookup
 from tests.support.oracles.project import section
 from tests.support.oracles.spelling import plain, respelled
-from tests.support.oracles.stream import REQUESTS, OracleField, OracleMetric, OracleStream
+from tests.support.oracles.stream import NESTED, REQUESTS, OracleField, OracleMetric, OracleStream
 from tests.support.oracles.strictjson import (
     MalformedError,
     Number,
@@ -32,32 +32,8 @@ from tidemill.formats.decide import RefusedRecord, content_hash, decide, parse
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
 from tidemill.formats.scan import scan
-from tidemill.model.time import DAY, HOUR
+from tidemill.model.time import DAY
 
-NESTED = OracleStream(
-    name="nested",
-    fields={
-        "meta.source": OracleField("string", required=True),
-        "meta.n": OracleField("integer", required=True),
-        "meta.at": OracleField("string"),
-        "part": OracleField("string"),
-        "body": OracleField("object"),
-        "body.price": OracleField("decimal", scale=2),
-        "tags": OracleField("array"),
-        "flag": OracleField("boolean"),
-        "ratio": OracleField("float"),
-        "free": OracleField("any", required=True),
-    },
-    time_column="meta.at",
-    time_type="iso8601",
-    identity=("meta.source", "meta.n", "part"),
-    tenant_value="one",
-    skew_past=2 * DAY,
-    skew_future=HOUR,
-    metrics={"sold": OracleMetric(("flag",), ("body.price", "meta.n")), "seen": OracleMetric()},
-    record_bytes=4096,
-    depth=6,
-)
 NUMBERED = OracleStream(
     name="numbered",
     fields={

@@ -290,8 +290,8 @@ def test_other_bytes_of_a_sealed_hash_are_told_and_never_landed(
         with caplog.at_level(logging.WARNING, "tidemill.ingest.feeds"):
             mill.tick()
             mill.tick()
-        (told,) = caplog.records
-        assert "hash h0 has other bytes than when it was sealed" in told.getMessage()
+        (reported,) = caplog.records
+        assert "hash h0 has other bytes than when it was sealed" in reported.getMessage()
         assert mill.state.slices("klines") == before
     with klines.open() as mill:
         found = mill.sources.land("klines", [feed.manifest])
@@ -497,9 +497,9 @@ def test_a_response_that_is_not_whole_is_not_taken_until_its_bytes_change(
     with klines.open() as mill:
         mill.run_until_idle()
         assert [entry.slice.name for entry in mill.state.slices()] == ["h1"]
-        told = mill.sources.land("klines", [feed.manifest])
-        assert (told.sealed, told.waiting) == (1, {"failed": 1})
-        assert [refused.error.code for refused in told.done.refused] == ["bad_response"]
+        output = mill.sources.land("klines", [feed.manifest])
+        assert (output.sealed, output.waiting) == (1, {"failed": 1})
+        assert [refused.error.code for refused in output.done.refused] == ["bad_response"]
         feed.response("h0").write_bytes(answer(0))
         mill.run_until_idle()
         assert sorted(entry.slice.name for entry in mill.state.slices()) == ["h0", "h1"]
@@ -566,12 +566,12 @@ def test_what_a_feed_declares_is_never_packed_together(new_plant: NewPlant) -> N
         mill.run_until_idle()
         mill.pack("klines")
         ours = {entry.id: entry.slice.name for entry in mill.state.slices("klines")}
-        told = mill.packer.manifest("klines")["parts"]
+        reported = mill.packer.manifest("klines")["parts"]
         assert mill.verify().ok
-    assert isinstance(told, list)
-    packed = {part["partition"]["symbol"]: sorted(part["feed_hashes"]) for part in told}
+    assert isinstance(reported, list)
+    packed = {part["partition"]["symbol"]: sorted(part["feed_hashes"]) for part in reported}
     assert packed == {"BTCUSDT": ["b0", "b1", "b2"], "ETHUSDT": ["e0", "e1", "e2"]}
-    for part in told:
+    for part in reported:
         assert [ours[one] for one in part["slice_hashes"]] == part["feed_hashes"]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from tests.support.patience import PATIENCE
 
 from tidemill.ingest.adopt import Adopted, adopt, has_landings
 from tidemill.ingest.landing import Landing
@@ -118,9 +119,9 @@ def test_many_files_keep_their_order_and_one_bad_one_stops_nobody(
     ):
         (tmp_path / name).write_bytes(content)
     names = ["b.ndjson", "a.json", "broken.ndjson.gz", "missing.ndjson", "same.ndjson", "z.csv"]
-    told: list[object] = []
+    reported: list[object] = []
     result = landing.land_many(
-        "requests", [tmp_path / name for name in names], arrival=NOON, progress=told.append
+        "requests", [tmp_path / name for name in names], arrival=NOON, progress=reported.append
     )
     assert [(one.entry.slice.name, one.entry.seq, one.new) for one in result.landed] == [
         ("b.ndjson", 1, True),
@@ -130,7 +131,7 @@ def test_many_files_keep_their_order_and_one_bad_one_stops_nobody(
     ]
     assert [Path(one.name).name for one in result.refused] == ["broken.ndjson.gz", "missing.ndjson"]
     assert all(isinstance(one.error, InputError) and one.error.hint for one in result.refused)
-    assert told == [*result.landed, *result.refused]
+    assert reported == [*result.landed, *result.refused]
     assert len(files_of(warehouse)) == 3
 
 
@@ -209,7 +210,7 @@ landing.land_many("requests", [Path(name) for name in sys.argv[3:]], arrival=int
 def crash(warehouse: Path, point: str, *sources: Path, arrival: int = NOON) -> None:
     environment = {**os.environ, "TIDEMILL_FAILPOINT": point}
     command = [sys.executable, "-c", _CRASH, str(warehouse), str(arrival), *map(str, sources)]
-    done = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=60)
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, timeout=PATIENCE)
     assert done.returncode == EXIT_CODE, done.stderr
 
 
@@ -366,7 +367,7 @@ def test_processes_landing_the_same_at_once_agree_on_one_ledger(warehouse: Path,
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
     assert [worker.exitcode for worker in workers] == [0, 0]
     entries = state.slices()
     assert [entry.landings for entry in entries] == [2] * 20

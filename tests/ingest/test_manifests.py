@@ -78,8 +78,8 @@ def test_all_statuses_are_read_and_counted() -> None:
 def test_what_is_not_complete_needs_no_bounds_and_keeps_its_error() -> None:
     (one,) = read(entry(status="failed", start_ms=None, end_ms=None, error="HTTP 503")).slices
     assert (one.declared, one.error) == (None, "HTTP 503")
-    (told,) = read(entry(status="failed", error={"code": -1121})).slices
-    assert told.error == '{"code": -1121}'
+    (reported,) = read(entry(status="failed", error={"code": -1121})).slices
+    assert reported.error == '{"code": -1121}'
 
 
 def test_bounds_as_instants_and_a_response_by_its_hash() -> None:
@@ -162,10 +162,10 @@ def test_a_mistake_keeps_no_other_entry_out() -> None:
     ],
 )
 def test_what_is_no_manifest_is_refused_as_a_whole(text: bytes, what: str) -> None:
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raised:
         read_manifest(text, "manifest.json", FOLDER)
-    assert told.value.message.startswith(what)
-    assert told.value.where == "manifest.json"
+    assert raised.value.message.startswith(what)
+    assert raised.value.where == "manifest.json"
 
 
 def test_its_size_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

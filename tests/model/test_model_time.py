@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from tidemill.model.time import (
     WEEK,
     Interval,
     align,
+    cut,
     format_duration,
     format_instant,
     from_datetime,
@@ -193,3 +196,20 @@ def test_reversed_interval_is_refused_and_an_empty_one_is_not() -> None:
                                                       (-1, 1, [-10, 0]), (12, 35, [10, 20, 30])])  # fmt: skip
 def test_windows_that_an_interval_touches(start: int, end: int, starts: list[int]) -> None:
     assert list(Interval(start, end).windows(10)) == starts
+
+
+def test_a_span_is_cut_by_others_each_instant_once() -> None:
+    chance = random.Random(3)
+    for _ in range(200):
+        start = chance.randrange(20)
+        span = Interval(start, start + chance.randrange(20))
+        gone = [
+            Interval(at, at + chance.randrange(8)) for at in chance.choices(range(40), k=chance.randrange(5))
+        ]
+        pieces = list(cut(span, gone))
+        assert [at for piece, _ in pieces for at in range(piece.start, piece.end)] == list(
+            range(span.start, span.end)
+        )
+        for piece, is_gone in pieces:
+            assert all(any(one.holds(at) for one in gone) == is_gone for at in range(piece.start, piece.end))
+        assert all(one[1] != other[1] for one, other in pairwise(pieces))

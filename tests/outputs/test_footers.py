@@ -89,8 +89,16 @@ def test_what_is_on_disk_is_what_former_versions_wrote() -> None:
 
 
 def test_footers_without_newer_keys_are_read() -> None:
-    told = {"stream": "s", "start": 0, "span": HOUR, "revision": 1, "hash": "h", "slices": ["a"], "rows": 3}
-    dataset = DatasetFooter.from_footer({"kind": "dataset", "sealed": False, **told})
+    reported = {
+        "stream": "s",
+        "start": 0,
+        "span": HOUR,
+        "revision": 1,
+        "hash": "h",
+        "slices": ["a"],
+        "rows": 3,
+    }
+    dataset = DatasetFooter.from_footer({"kind": "dataset", "sealed": False, **reported})
     assert dataset == DatasetFooter(WindowKey("s", 0, HOUR), 1, "h", ("a",), False, 3, {}, {}, 1)
     chain = ChainFooter.from_footer({"kind": "chain", "bucket": "07", "through": 4, "hash": "h"})
     assert chain == ChainFooter("07", Made(4, "h"), 0, 0, None, 0, "", format=1)

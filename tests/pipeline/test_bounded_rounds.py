@@ -86,7 +86,8 @@ def test_a_round_ends_early_when_something_has_landed_meanwhile(mill: Mill) -> N
     land(mill, "live", [now])
     landed = threading.Event()
     landed.set()
-    report = rounds.tick(mill.workers, mill.clock, patient=True, wake=landed)
+    with mill.warehouse.sharing() as leases:
+        report = rounds.tick(mill.workers, mill.clock, leases, patient=True, wake=landed)
     assert 0 < len(report.builds) < rounds.BUILDS_PER_ROUND
     assert built(mill, "live") == {now}  # each stream has had its turns
     assert {OLD, OLD + timedelta(days=FLOOD - 1)} <= built(mill, "flood")

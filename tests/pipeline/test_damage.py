@@ -12,11 +12,15 @@ from pathlib import Path
 import pytest
 from tests.support.pipeline import NOON, NewPlant, Plant
 
-from tidemill.mill import Mill
-from tidemill.model.time import MINUTE, format_instant
+from tidemill.mill import Mill, recover
+from tidemill.model.errors import DamageError
+from tidemill.model.time import HOUR, MINUTE, format_instant
+from tidemill.model.windows import WindowKey
 from tidemill.outputs.datasets import damage
+from tidemill.outputs.datasets.checksums import FileChecksum
 from tidemill.outputs.datasets.damage import damage_of
 from tidemill.pipeline.documents import windows as plain
+from tidemill.storage import layout
 
 WEATHER = """
 version: 1
@@ -30,9 +34,13 @@ streams:
     event_time: {column: at, type: iso8601}
     identity: [station, at]
     aggregation_span: 1h
+    late_slices: {policy: reemit, max_lateness: 3650d}
     windows:
       ten: {kind: tumbling, size: 10m, aggregates: {n: count}}
 """
+
+
+HOUR_OF_DATASET = NOON - 1440 * MINUTE  # the first of two
 
 
 def readings(first: int, last: int) -> bytes:
@@ -87,9 +95,9 @@ def test_a_dataset_that_is_damaged(
         harm(file_of(mill))
         with caplog.at_level(logging.WARNING, "tidemill.outputs.datasets.damage"):
             assert [mill.tick().streams[0].damaged for _ in range(3)] == [1, 1, 1]
-        (told,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
-        assert what in told
-        assert command in told
+        (reported,) = [record.getMessage() for record in caplog.records if "damaged" in record.getMessage()]
+        assert what in reported
+        assert command in reported
         shown = [
             plain.newest(one, damage_of(plant.warehouse, one)) for one in mill.windows.datasets("weather")
         ]
@@ -135,6 +143,69 @@ def test_a_round_that_has_work_looks_at_fewer_datasets(plant: Plant, monkeypatch
         assert [mill.tick().streams[0].damaged for _ in range(2)] == [1, 2]
 
 
+@pytest.fixture
+def replaced(plant: Plant) -> Plant:
+    """The first hour has three revisions: more came of it, twice."""
+    with plant.open() as mill:
+        for minute in (1, 2):
+            plant.clock.advance(MINUTE)
+            event = {"station": f"late{minute}", "at": format_instant(HOUR_OF_DATASET), "celsius": 2}
+            mill.land("weather", json.dumps(event).encode())
+            mill.run_until_idle()
+        found = mill.windows.window("weather", HOUR_OF_DATASET).revisions
+        assert [one.rows for one in found] == [60, 61, 62]
+    return plant
+
+
+def of_revision(plant: Plant, number: int) -> Path:
+    return plant.warehouse / layout.dataset(WindowKey("weather", HOUR_OF_DATASET, HOUR), number)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_replaced_dataset_that_is_flipped_is_not_handed_out_and_is_set_aside(
+    replaced: Plant, tmp_path: Path, number: int
+) -> None:
+    file = of_revision(replaced, number)
+    name = file.relative_to(replaced.warehouse).as_posix()
+    with replaced.open() as mill:
+        (entry, *_) = mill.ledger(limit=1)
+        before = mill.windows.as_of("weather", HOUR_OF_DATASET, entry.slice.arrival - 1)
+        assert before.revision is not None
+        assert before.revision.dataset.revision == 2
+        flip(file)
+        with pytest.raises(DamageError, match="other bytes than were written") as found:
+            mill.export("weather", [HOUR_OF_DATASET], "arrow", tmp_path / "out.arrow", revision=number)
+        assert (found.value.where, found.value.hint) == (name, "`tidemill repair weather`")
+        assert [(one.file, one.reason) for one in mill.scrub().damages] == [
+            (name, "the file has other bytes than were written")
+        ]
+        (step,) = mill.plan_repair().steps
+        assert step.affects == "what the dataset of its window was, until a newer revision replaced it"
+        done = mill.repair()
+        assert (list(done.set_aside), [one.damage.file for one in done.lost]) == ([name], [name])
+        assert mill.scrub().ok
+        assert mill.verify().ok
+        newest = mill.windows.dataset("weather", HOUR_OF_DATASET)
+        assert (newest.revision, newest.rows) == (3, 62)
+        then = mill.windows.as_of("weather", HOUR_OF_DATASET, entry.slice.arrival - 1).revision
+        assert (None if then is None else then.dataset.revision) == {1: 2, 2: None}[number]
+
+
+def test_a_dataset_that_was_flipped_is_not_taken_for_whole_by_recover(plant: Plant) -> None:
+    """The file states what was written; the state that could have said so is lost."""
+    with plant.open() as mill:
+        file, before = file_of(mill), mill.windows.dataset("weather", HOUR_OF_DATASET)
+    flip(file)
+    (plant.warehouse / "state.db").unlink()
+    recover(plant.root, clock=plant.clock)
+    with plant.open() as mill:
+        assert [one.file for one in mill.scrub().damages] == [before.file]
+        assert mill.repair().ok
+        after = mill.windows.dataset("weather", HOUR_OF_DATASET)
+        assert (after.revision, after.rows, after.hash) == (2, before.rows, before.hash)
+        assert mill.verify().ok
+
+
 def results_of(mill: Mill) -> list[tuple[object, ...]]:
     rows = mill.results("weather", "ten").to_pylist()
     return [(row["start"], row["n"], row["revision"]) for row in rows]
@@ -174,7 +245,7 @@ def test_only_what_was_touched_is_read_and_only_so_much_of_it_in_a_round(
     read: list[str] = []
     whole = damage.checksum_of
 
-    def reads(path: Path) -> str:
+    def reads(path: Path) -> FileChecksum:
         read.append(path.parent.name)
         return whole(path)
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.support.pipeline import NOON, NewPlant, Plant
 
+from tidemill.formats.stored_slice import content_bytes
 from tidemill.mill import Mill
 from tidemill.model.damage import FileKind
 from tidemill.model.errors import DamageError
@@ -178,7 +179,7 @@ def differing(plant: Plant) -> list[str]:
     """The lines whose row is not what the slice says: a plain loop over both."""
     found = []
     with plant.open() as mill:
-        slices = {e.id: (plant.warehouse / e.slice.path).read_bytes().split(b"\n") for e in mill.ledger()}
+        slices = {e.id: content_bytes(plant.warehouse / e.slice.path).split(b"\n") for e in mill.ledger()}
         arrivals = {entry.id: entry.slice.arrival for entry in mill.ledger()}
     table = raw_table(plant)
     for path in table.snapshot().paths():

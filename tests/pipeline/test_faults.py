@@ -87,11 +87,11 @@ def test_a_plugin_that_cannot_be_loaded_is_an_error_of_the_configuration(tmp_pat
     file.write_text(CUSTOM.replace("version: 1", "version: 1\ngateway: {triggers: {custom: [tide]}}"))
     with pytest.raises(ConfigError) as caught:
         Mill.open(tmp_path)
-    told = str(caught.value)
-    assert "streams.requests.event_time.type: event-time type 'beats' cannot be loaded from" in told
-    assert "No module named 'tidemill_gone'" in told
-    assert "gateway.triggers.custom[0]: trigger 'tide' cannot be loaded from tidemill_gone:tide" in told
-    assert f"{file}:" in told
+    reported = str(caught.value)
+    assert "streams.requests.event_time.type: event-time type 'beats' cannot be loaded from" in reported
+    assert "No module named 'tidemill_gone'" in reported
+    assert "gateway.triggers.custom[0]: trigger 'tide' cannot be loaded from tidemill_gone:tide" in reported
+    assert f"{file}:" in reported
 
 
 # -- a stream whose raw is gone
@@ -141,8 +141,8 @@ def test_a_daemon_logs_it_once_and_waits_longer_each_time(
             broken.clock.set(NOON + second * SECOND)
             tried += [second for fault in mill.tick(patient=True).faults if fault.stream == "requests"]
         assert tried == [0, 1, 3, 7, 15, 31]
-        told = [record for record in caplog.records if record.levelno >= logging.ERROR]
-        assert [getattr(record, "stream", None) for record in told] == ["requests"]
+        reported = [record for record in caplog.records if record.levelno >= logging.ERROR]
+        assert [getattr(record, "stream", None) for record in reported] == ["requests"]
         for _ in range(10):
             broken.clock.advance(5 * MINUTE)
             mill.tick(patient=True)

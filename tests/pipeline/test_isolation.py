@@ -90,8 +90,8 @@ def test_a_folder_that_cannot_be_read_is_the_fault_of_its_stream(shop: Shop) -> 
         status = {one.stream: one for one in mill.status()}
         assert status["orders"].faults
         assert not status["visits"].faults
-        told = shapes.status(shop.clock(), mill.status(), mill.faults())
-        assert json.loads(json.dumps(told, default=str))["streams"][0]["faults"][0]["output"] == "raw"
+        document = shapes.status(shop.clock(), mill.status(), mill.faults())
+        assert json.loads(json.dumps(document, default=str))["streams"][0]["faults"][0]["output"] == "raw"
     folder.unlink()
     hidden.rename(folder)
     with shop.open() as mill:

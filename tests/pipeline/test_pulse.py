@@ -8,7 +8,7 @@ from typing import cast
 from tidemill.model.errors import BusyError
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.pipeline.events.delivery import Delivered
-from tidemill.pipeline.pulse import Pulse
+from tidemill.pipeline.progress import Pulse
 from tidemill.pipeline.reports import TickReport
 from tidemill.storage.state.protocol import Queue
 from tidemill.testing import FakeClock

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.damage import KINDS, Shop, answers, composed, details, expected, vectors
+from tests.support.damage import HARMS, KINDS, Shop, answers, composed, details, expected, harmed, vectors
 
 from tidemill.mill import recover
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_and_a_file_that_are_lost_together(shop: Shop, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "harm"), harmed(["deleted", "flipped"]))
+def test_a_state_that_is_lost_beside_a_damaged_file(shop: Shop, kind: str, harm: str) -> None:
     with shop.open() as mill:
         before = details(mill, "orders"), details(mill, "visits")
-    KINDS[kind](shop).unlink()
+    HARMS[harm](KINDS[kind](shop))
     (shop.warehouse / "state.db").unlink()
     done = recover(shop.root, clock=shop.clock)
     assert done.left == []

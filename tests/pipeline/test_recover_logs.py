@@ -87,11 +87,11 @@ def test_without_a_copy_the_slices_and_raw_say_what_they_know(shop: Shop, how: s
     harm(shop, how, "landings.ndjson")
     with pytest.raises(StorageError, match="there is no state"):
         shop.open()
-    told = recovered(shop)
+    outcome = recovered(shop)
     lost = [entry for entry in known if how == "deleted both" or entry in known[-3:]]
-    assert {one.stream for one in told} == {"orders", "visits", "embeddings"}
-    assert all(one.file == LOG and "sources, names, metadata" in one.reason for one in told)
-    assert all(any(str(entry[0])[:12] in one.reason for one in told) for entry in lost)
+    assert {one.stream for one in outcome} == {"orders", "visits", "embeddings"}
+    assert all(one.file == LOG and "sources, names, metadata" in one.reason for one in outcome)
+    assert all(any(str(entry[0])[:12] in one.reason for one in outcome) for entry in lost)
     with shop.open() as mill:
         assert sorted(map(str, ledger(mill))) == sorted(map(str, known))
     assert_right(shop, before)
@@ -130,9 +130,9 @@ def test_a_retraction_is_not_forgotten_with_its_log(shop: Shop, how: str) -> Non
         assert answers(mill, "orders") == expected("orders", 3)
     lose(shop)
     harm(shop, how, "retractions.ndjson")
-    told = recovered(shop)
-    assert [one.file for one in told] == (["slices/retractions.ndjson"] if how == "deleted both" else [])
-    assert all(taken.id[:12] in one.reason for one in told)
+    outcome = recovered(shop)
+    assert [one.file for one in outcome] == (["slices/retractions.ndjson"] if how == "deleted both" else [])
+    assert all(taken.id[:12] in one.reason for one in outcome)
     with shop.open() as mill:
         mill.run_until_idle()
         assert mill.slice(taken.id).status is SliceStatus.RETRACTED
@@ -146,9 +146,9 @@ def test_a_damaged_line_costs_no_more_than_itself(shop: Shop) -> None:
         path = shop.warehouse / folder / "landings.ndjson"
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join([*lines[:4], b"{" + lines[4][3:], *lines[5:]]))
-    told = recovered(shop)
-    assert [one.file for one in told] == [LOG, LOG]
-    assert "1 of 12 lines are lost" in told[0].reason
+    outcome = recovered(shop)
+    assert [one.file for one in outcome] == [LOG, LOG]
+    assert "1 of 12 lines are lost" in outcome[0].reason
     with shop.open() as mill:
         mill.run_until_idle()
         assert answers(mill, "orders") == expected("orders")

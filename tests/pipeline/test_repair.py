@@ -5,28 +5,43 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.support.damage import HARMS, KINDS, Shop, answers, composed, details, expected, vectors
-from tests.support.whole_mill import DAY, NOON, Event, WholeMill
+from tests.support.damage import (
+    EVENTS,
+    HARMS,
+    KINDS,
+    SLICES,
+    Shop,
+    answers,
+    composed,
+    content,
+    details,
+    events_of,
+    expected,
+    harmed,
+    vectors,
+)
+from tests.support.patience import PATIENCE
+from tests.support.whole_mill import DAY, NOON, Event, WholeMill, gateway_of, submit
 
-from tidemill.model.errors import DamageError
+from tidemill.formats.stored_slice import content_bytes
+from tidemill.ingest.health import ingest_health
+from tidemill.mill import recover
+from tidemill.model.damage import FileKind
+from tidemill.model.errors import DamageError, StorageError
+from tidemill.pipeline.documents.scrub import remedy
 from tidemill.storage import layout
+from tidemill.storage.locks import exclusive
+
+pytestmark = pytest.mark.long
 
 
-def harmed() -> list[tuple[str, str]]:
-    """Each kind of file, deleted and damaged. A part or a file with a checksum of its own is known by that,
-    wherever it differs, so every other one of them is flipped and the rest are cut; a log may be cut between
-    two lines."""
-    found: list[tuple[str, str]] = []
-    for number, kind in enumerate(KINDS):
-        some = ("flipped", "cut") if "log" in kind else (("flipped", "cut")[number % 2],)
-        found += [(kind, harm) for harm in (*some, "deleted")]
-    return found
-
-
-@pytest.mark.parametrize(("kind", "harm"), harmed())
+@pytest.mark.parametrize(("kind", "harm"), harmed(HARMS))
 def test_a_damaged_file_is_set_aside_and_made_again(shop: Shop, kind: str, harm: str) -> None:
     path = KINDS[kind](shop)
     name = path.relative_to(shop.warehouse).as_posix()
@@ -51,6 +66,81 @@ def test_a_damaged_file_is_set_aside_and_made_again(shop: Shop, kind: str, harm:
     assert target.exists() == (harm != "deleted")
     said = json.loads(target.with_name(f"{target.name}.damage.json").read_text())
     assert (said["file"], said["reason"]) == (name, step.damage.reason)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_state_is_named_and_rebuilt_by_recover(shop: Shop, harm: str) -> None:
+    path = shop.warehouse / "state.db"
+    with shop.open() as mill:
+        before = mill.state.dump(), details(mill, "orders"), details(mill, "visits")
+    if harm == "flipped":
+        _flip_a_page(path, "slices")
+    else:
+        HARMS[harm](path)
+    assert "tidemill recover" in _said_of_the_state(shop)
+    assert recover(shop.root, clock=shop.clock).left == []
+    with shop.open() as mill:
+        assert (mill.state.dump(), details(mill, "orders"), details(mill, "visits")) == before
+        assert answers(mill, "orders") == expected("orders")
+        assert answers(mill, "visits") == expected("visits")
+        assert composed(mill) == vectors()
+        assert mill.scrub().ok
+        assert mill.verify().findings == []
+
+
+def _said_of_the_state(shop: Shop) -> str:
+    """What is to be done about it: by a scrub and by `repair`, or by whoever cannot open it."""
+    try:
+        with shop.open() as mill:
+            (found,) = mill.scrub().damages
+            (step,) = mill.repair().left
+    except StorageError as error:
+        return error.hint
+    assert (found.file, found.kind, remedy(found)) == ("state.db", FileKind.STATE, "tidemill recover")
+    return step.affects
+
+
+def _flip_a_page(path: Path, table: str) -> None:
+    """One bit of the first page of a table: what kind of page it is."""
+    with closing(sqlite3.connect(path)) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * size] ^= 8
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_damaged_log_of_a_gateway_lands_as_far_as_it_is_whole(
+    shop: Shop, tmp_path: Path, harm: str
+) -> None:
+    """Three requests were acknowledged, and the process was killed. What is lost is named, and sent again."""
+    dead = Shop(tmp_path / "dead", shop.clock)
+    sent = [content(events_of("orders", number)[:EVENTS]) for number in range(SLICES, SLICES + 3)]
+    with shop.open() as mill, gateway_of(mill, shop.clock) as gateway:
+        for body in sent:
+            submit(gateway, "orders", body)
+        shutil.copytree(shop.root, dead.root)
+    (segment,) = dead.warehouse.glob("wal/*/*.wal")
+    HARMS[harm](segment)
+    with dead.open() as mill:
+        mill.run_until_idle()
+        assert answers(mill, "visits") == expected("visits")  # it goes on
+        whole = {"flipped": 2, "cut": 2, "deleted": 0}[harm]
+        landed = b"".join(content_bytes(dead.warehouse / e.slice.path) for e in mill.ledger("orders"))
+        assert sum(body in landed for body in sent) == whole
+        (named,) = ingest_health(mill.warehouse).damaged
+        assert (named.kind, segment.parent.name in named.reason) == (FileKind.GATEWAY_LOG, True)
+        (step,) = mill.repair().left
+        assert "once they were sent again, remove its files in `_damaged/wal`" in step.affects
+        for body in sent:
+            mill.land("orders", body)
+        mill.run_until_idle()
+        shutil.rmtree(dead.warehouse / "_damaged" / "wal")
+        assert mill.repair().ok
+        assert answers(mill, "orders") == expected("orders", SLICES + 3)
+        assert answers(mill, "visits") == expected("visits")
+        assert mill.verify().findings == []
 
 
 TABLES = ["raw/orders", "quarantine/orders", "rollups/orders", "index/orders", "windows/orders/ten"]
@@ -106,3 +196,37 @@ def test_the_only_tiles_of_a_level_are_made_again_and_not_counted_twice(tmp_path
     assert (row["count"], round(row["amount"] * 100)) == (2, 7)  # of hundredths
     assert mill.mill.verify().findings == []
     mill.close()
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_lost_log_entry_of_which_nothing_tells_costs_its_table_and_no_other(shop: Shop, table: str) -> None:
+    """The checksums of the log are lost, too, so that its copy cannot be trusted."""
+    with shop.open() as mill:
+        before = details(mill, "orders"), details(mill, "visits")
+    shutil.rmtree(shop.warehouse / table / "_log_sums")
+    entries = sorted((shop.warehouse / table / "_delta_log").glob("*.json"))
+    entries[len(entries) // 2].unlink()
+    with shop.open() as mill:
+        mill.tick(patient=True)
+        (step,) = mill.plan_repair().steps
+        assert (step.damage.file, step.repairable) == (table, True)
+        assert mill.repair().ok
+        assert answers(mill, "orders") == expected("orders")
+        assert (details(mill, "orders"), details(mill, "visits")) == before
+        assert mill.verify().findings == []
+
+
+def test_rounds_of_a_repair_wait_for_those_of_a_daemon(shop: Shop) -> None:
+    done: list[int] = []
+
+    def rounds() -> None:
+        with shop.open() as mill:
+            done.append(len(mill.run_until_idle(patience=60.0)))
+
+    waiting = threading.Thread(target=rounds)
+    with exclusive(layout.tick_lock(shop.warehouse), "tick"):
+        waiting.start()
+        while not any(thread.name == "lock" for thread in threading.enumerate()):
+            assert waiting.is_alive()  # and not refused
+    waiting.join(PATIENCE)
+    assert done

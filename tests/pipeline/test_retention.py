@@ -47,15 +47,15 @@ def fed(plant: Plant) -> Plant:
 
 
 @pytest.fixture(scope="module")
-def told(new_plant: NewPlant) -> Plant:
+def prepared_plant(new_plant: NewPlant) -> Plant:
     """Fed, and not expired yet: nothing is old enough. Copy before you touch."""
     plant = new_plant(CONFIG)
     return fed(plant)
 
 
 @pytest.fixture
-def plant(told: Plant, tmp_path: Path) -> Plant:
-    copy = told.copy(tmp_path / "plant")
+def plant(prepared_plant: Plant, tmp_path: Path) -> Plant:
+    copy = prepared_plant.copy(tmp_path / "plant")
     copy.configure(RETENTION)
     return copy
 
@@ -316,8 +316,10 @@ def test_a_slice_of_a_sealed_time_cannot_be_taken_back(plant: Plant) -> None:
 
 
 @pytest.mark.parametrize("point", [point for point in POINTS_HERE if point != "expire.after_files"])
-def test_death_while_expiring_leaves_nothing_to_repair(told: Plant, tmp_path: Path, point: str) -> None:
-    plant = told.copy(tmp_path / "plant")
+def test_death_while_expiring_leaves_nothing_to_repair(
+    prepared_plant: Plant, tmp_path: Path, point: str
+) -> None:
+    plant = prepared_plant.copy(tmp_path / "plant")
     plant.configure(RETENTION.replace("raw: 2d", "raw: 2d, rollups: {5s: 1d}"))
     plant.clock.advance("1d 1s")
     corpses: list[Plant] = []

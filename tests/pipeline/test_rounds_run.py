@@ -6,6 +6,7 @@ import logging
 import threading
 
 import pytest
+from tests.support.patience import PATIENCE
 
 from tidemill.model.errors import BusyError, ConfigError
 from tidemill.model.time import MINUTE, SECOND
@@ -64,13 +65,13 @@ def test_an_idle_daemon_goes_on_as_soon_as_something_lands():
     line = Pipeline()
     thread = threading.Thread(target=line.run)
     thread.start()
-    assert line.asleep.wait(30)
+    assert line.asleep.wait(PATIENCE)
     line.asleep.clear()
     line.land()
-    assert line.asleep.wait(30)
+    assert line.asleep.wait(PATIENCE)
     line.stop.set()
     line.wake.set()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert [one for one in line.rounds if one == "work"] == ["work"]
 

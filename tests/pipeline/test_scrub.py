@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.damage import harmed
 from tests.support.pipeline import NOON, NewPlant, Plant
 
 from tidemill.mill import Mill, recover
@@ -50,8 +51,8 @@ FIRST = NOON - 5 * DAY
 
 
 def order(number: int, at: int, state: str = "new") -> bytes:
-    told = {"id": f"o-{number}-{state}", "ts": at, "number": f"{number % 5}", "state": state}
-    return json.dumps({**told, "region": ("eu", "us", "asia")[number % 3]}).encode() + b"\n"
+    reported = {"id": f"o-{number}-{state}", "ts": at, "number": f"{number % 5}", "state": state}
+    return json.dumps({**reported, "region": ("eu", "us", "asia")[number % 3]}).encode() + b"\n"
 
 
 def orders(first: int, count: int, at: int, state: str = "new") -> bytes:
@@ -142,18 +143,14 @@ def expected(made: Plant, tmp_path_factory: pytest.TempPathFactory) -> list[obje
         return answers(mill)
 
 
-@pytest.mark.parametrize("harm", HARM.values(), ids=HARM.keys())
-@pytest.mark.parametrize(("kind", "find"), KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize(("what", "how"), harmed(HARM, KINDS))
 def test_damage_is_found_by_a_scrub_and_changes_no_answer(
-    plant: Plant,
-    expected: list[object],
-    kind: FileKind,
-    find: Callable[[Path], Path],
-    harm: Callable[[Path], None],
+    plant: Plant, expected: list[object], what: str, how: str
 ) -> None:
+    kind, find = KINDS[what]
     file = find(plant.warehouse)
     name = file.relative_to(plant.warehouse).as_posix()
-    harm(file)
+    HARM[how](file)
     with plant.open() as mill:
         (damage,) = mill.scrub().damages
         assert (damage.file, damage.kind) == (name, kind)
@@ -205,8 +202,8 @@ def test_a_lost_log_of_retractions_does_not_bring_a_slice_back(plant: Plant) -> 
 
 
 def test_files_of_earlier_versions_are_counted_as_not_checked(plant: Plant) -> None:
-    from tidemill.formats.arrow import write_ipc
     from tidemill.storage.checksums import read_arrow
+    from tidemill.storage.ipc import write_ipc
 
     with plant.open() as mill:
         before = mill.scrub().tally.unchecked

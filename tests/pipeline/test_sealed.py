@@ -205,12 +205,12 @@ def test_a_mill_that_lets_go_says_the_same_as_one_that_keeps_everything(
         assert keeps.tiles() == lets_go.tiles()
         first = format_instant(sealed)[8:19]
         for window in ("hours", "next"):
-            told = [
+            reported = [
                 {start: rows[-1][1] for start, rows in results(each, window).items() if start >= first}
                 for each in (old, mill)
             ]
-            assert told[0] == told[1]
-            assert told[0]
+            assert reported[0] == reported[1]
+            assert reported[0]
         assert mill.verify().findings == []
     rows = lets_go.raw()
     assert {row["event_id"] for row in rows} < {row["event_id"] for row in keeps.raw()}

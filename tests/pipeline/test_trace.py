@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.shop_story import HOUR, START, event, told
+from tests.support.shop_story import HOUR, START, event, shop_at
 
 from tidemill.model.errors import NotFoundError
 from tidemill.model.levels import LEVELS
@@ -11,10 +11,12 @@ from tidemill.pipeline.documents import trace as documents
 from tidemill.pipeline.documents.shapes import dumps
 from tidemill.raw.arrivals import arrivals_of
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    found = told(tmp_path_factory.mktemp("shop"))
+    found = shop_at(tmp_path_factory.mktemp("shop"))
     yield found
     found.mill.close()
 
@@ -129,7 +131,7 @@ def test_results_of_streaming_windows_say_which_revision_has_it(shop):
 
 
 def test_an_event_that_waits_for_the_gate_is_found_in_its_slice(tmp_path):
-    shop = told(tmp_path)
+    shop = shop_at(tmp_path)
     shop.land([event(3, 3), event(200, 3)], settle=False)
     (found,) = shop.mill.trace("e3")
     assert [one.outcome for one in found.arrivals] == ["accepted", "duplicate", "duplicate", "pending"]

@@ -134,8 +134,8 @@ def test_a_raw_part_that_is_cut_off_is_found(plant: Plant) -> None:
     path = table.root / part.path
     path.write_bytes(path.read_bytes()[:-40])
     raw = [(where, said) for what, where, said in findings(plant) if what == "raw"]
-    told = "the part is not what was written: its checksum differs"
-    assert (f"raw/requests/{part.path}", told) in raw
+    reported = "the part is not what was written: its checksum differs"
+    assert (f"raw/requests/{part.path}", reported) in raw
 
 
 def test_an_event_that_stands_twice_is_found(plant: Plant) -> None:

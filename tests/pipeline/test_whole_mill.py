@@ -11,13 +11,18 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.support.figures import record
 from tests.support.hypothesis_settings import stories
-from tests.support.whole_mill import NOON, STREAMS, UNGATED, Event, WholeMill, whole_span
+from tests.support.whole_mill import NOON, STREAMS, UNGATED, VECTORS, Delta, Event, WholeMill, whole_span
 
+from tidemill.ingest import compression
 from tidemill.model.time import DAY, HOUR, MINUTE
+from tidemill.raw.accept import id_runs, run_files
+
+pytestmark = pytest.mark.long
 
 # Few ids, so that events are repeated and contradicted; few instants, so that hours fill.
 EVENTS = st.builds(
@@ -26,6 +31,15 @@ EVENTS = st.builds(
     at=st.integers(-4 * 24 * 6, 6).map(lambda tens: NOON + tens * 10 * MINUTE + 1),
     amount=st.integers(-500, 500),
     shop=st.sampled_from(["north", "south"]),
+)
+DELTAS = st.builds(
+    lambda number, vector, op, values: Delta(
+        f"d{number}", NOON - number * HOUR + number, f"v{vector}", op, values
+    ),
+    st.integers(0, 40),
+    st.integers(0, 2),
+    st.sampled_from(["add", "set"]),
+    st.tuples(st.integers(-9, 9), st.integers(-9, 9)),
 )
 BATCH = st.lists(EVENTS, min_size=1, max_size=6)
 ANY = st.sampled_from(STREAMS)
@@ -61,6 +75,10 @@ class WholeMillMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="whole-mill-"))
+        self.limits = pytest.MonkeyPatch()  # so low that a few events reach what many do
+        self.limits.setattr(compression, "LEAST_BYTES", 1)
+        self.limits.setattr(run_files, "BLOCK", 4)
+        self.limits.setattr(id_runs, "FAN_IN", 3)
         self.it = WholeMill(self.folder)
 
     def teardown(self) -> None:
@@ -68,13 +86,15 @@ class WholeMillMachine(RuleBasedStateMachine):
             self.it.assert_right(whole_span(0, 120_000))
         finally:
             self.it.close()
+            self.limits.undo()
             shutil.rmtree(self.folder)
             record(stories=1, **asdict(self.it.tried))
 
-    @initialize(events=BATCH)
-    def begin(self, events: list[Event]) -> None:
+    @initialize(events=BATCH, deltas=st.lists(DELTAS, min_size=1, max_size=4))
+    def begin(self, events: list[Event], deltas: list[Delta]) -> None:
         for stream in STREAMS:
             self.it.act(lambda stream=stream: self.it.land(stream, events, None), None)
+        self.it.act(lambda: self.it.land(VECTORS, deltas, None), None)
 
     # -- input
 
@@ -87,6 +107,10 @@ class WholeMillMachine(RuleBasedStateMachine):
     @rule(stream=ANY, files=st.lists(BATCH, min_size=1, max_size=3, unique_by=str), dies=DIES)
     def ingest(self, stream: str, files: list[list[Event]], dies: int | None) -> None:
         self.it.act(lambda: self.it.ingest(stream, files), dies)
+
+    @rule(deltas=st.lists(DELTAS, min_size=1, max_size=8), dies=DIES)
+    def land_deltas(self, deltas: list[Delta], dies: int | None) -> None:
+        self.it.act(lambda: self.it.land(VECTORS, deltas, None), dies)
 
     @rule(bounds=HOURS, dies=DIES)
     def declare_empty(self, bounds: tuple[int, int], dies: int | None) -> None:
@@ -112,6 +136,11 @@ class WholeMillMachine(RuleBasedStateMachine):
     def pack(self, dies: int | None, *, rebuild: bool) -> None:
         self.it.act(lambda: self.it.mill.pack(rebuild=rebuild), dies)
 
+    @rule(dies=DIES, span=st.none() | HOURS)
+    def rebuild(self, dies: int | None, span: tuple[int, int] | None) -> None:
+        self.it.act(lambda: self.it.rebuild(span), dies)
+        self.it.tried.rebuilt += 1
+
     @rule(dies=DIES)
     def expire(self, dies: int | None) -> None:
         self.it.act(self.it.expire, dies)
@@ -123,15 +152,25 @@ class WholeMillMachine(RuleBasedStateMachine):
         chosen = data.draw(st.sampled_from(range(len(known))), label="number of the slice")
         self.it.act(lambda: self.it.retract(known[chosen]), dies)
 
-    @rule()
-    def lose_state(self) -> None:
-        self.it.lose_state()
+    @rule(keep=st.booleans())
+    def declare(self, *, keep: bool) -> None:
+        self.it.declare(keep_payload=keep)
 
-    @rule(file=st.integers(0, 1 << 16), harm=HARMS, at=st.integers(0, 1 << 20), span=SPAN)
-    def damage_and_repair(self, file: int, harm: Harm, at: int, span: tuple[int, int]) -> None:
+    @rule(span=SPAN, minutes=st.integers(0, 600))
+    def lose_state(self, span: tuple[int, int], minutes: int) -> None:
+        self.it.clock.advance(minutes * MINUTE)
+        self.it.lose_state()
+        self.it.assert_right(span)
+
+    @rule(
+        file=st.integers(0, 1 << 16), harm=HARMS, at=st.integers(0, 1 << 20), span=SPAN, restore=st.booleans()
+    )
+    def damage_and_repair(
+        self, file: int, harm: Harm, at: int, span: tuple[int, int], *, restore: bool
+    ) -> None:
         self.it.settle()
         files = self.it.files()
-        with self.it.damaged(files[file % len(files)], lambda path: harm(path, at)):
+        with self.it.damaged(files[file % len(files)], lambda path: harm(path, at), restore=restore):
             self.it.assert_right_or_refused(span)
             self.it.mill.tick()  # whatever is damaged, the rest goes on
             self.it.assert_right_or_refused(span)

@@ -301,7 +301,7 @@ class Shelf:
         paths = sorted((self.root / f"level={level}").glob("*.parquet"))
         return Files([str(path) for path in paths], sum(pq.read_metadata(path).num_rows for path in paths))
 
-    def rows(self, asked: RawAsked, cursor: object) -> RawRows:
+    def rows(self, asked: RawAsked) -> RawRows:
         made: list[dict[str, object]] = []
         for span in asked.spans:
             for row in self._made(BASE.width, span):

@@ -8,6 +8,8 @@ from tests.support.shop_story import HOUR, SECOND, START, Shop, slices
 from tidemill.model.errors import QueryError
 from tidemill.model.time import format_instant
 
+pytestmark = pytest.mark.long
+
 SPAN = f"BETWEEN {format_instant(START)} AND {format_instant(START + 2 * HOUR)}"
 ODD = "BETWEEN 2024-01-15T10:07:03Z AND 2024-01-15T11:35:01Z"  # no bucket begins or ends there
 QUERIES = [
@@ -54,12 +56,12 @@ def answer(shop, text, who=None, as_of=None):
 @pytest.mark.parametrize("text", QUERIES)
 def test_it_says_what_was_said_then(story, text):
     shop, said = story
-    told = 0
+    reported = 0
     for at, then in said[1:]:
         for who in (None, "acme"):
             assert answer(shop, text, who, as_of=at) == then[text, who], (format_instant(at), who)
-            told += then[text, who] != answer(shop, text, who)
-    assert told  # it is another answer now
+            reported += then[text, who] != answer(shop, text, who)
+    assert reported  # it is another answer now
 
 
 def test_counts_and_sums_are_those_of_a_loop(story):

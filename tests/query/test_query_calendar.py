@@ -470,6 +470,23 @@ class TestAnswers:
         assert [count for _, count in self.counted(asked, f"{span} EDGES null")] == [None, None]
         assert [count for _, count in self.counted(asked, f"{span} EDGES include")] == [3]
 
+    def test_no_whole_cell_in_the_span(self, asked, desk, sight):
+        """An answer without rows, whatever it would have been made of."""
+        span = "BETWEEN 2024-03-30T23:00:00Z AND 2024-03-31T20:00:00Z INTERVAL 1y EDGES exclude"
+        for value in ("count", "avg(latency_ms)", "count, rate"):
+            assert asked.rows(f"SELECT {value} FROM requests {span} GROUP BY api FILL carry") == []
+        plant = desk([sight("10:00:00", latency=7, order="a", status="NEW")])
+        span = "BETWEEN 2024-01-01T09:00:00Z AND 2024-01-01T11:00:00Z INTERVAL 1mo EDGES exclude"
+        for values in ("max, p50 FROM plant.delay", "bins FROM plant.delay", "states FROM plant.orders"):
+            assert plant.rows(f"SELECT {values} {span} GROUP BY region") == []
+
+    def test_the_cells_around_1970(self, desk, sight):
+        """Their starts are small numbers."""
+        asked = desk([sight("1970-01-01T00:00:01Z", latency=7), sight("1970-01-01T00:00:02Z", latency=9)])
+        text = "SELECT count, p50, p100 FROM plant.delay BETWEEN 1970-01-01 AND 1970-02-01 INTERVAL 1mo"
+        assert asked.rows(text) == [("1970-01-01T00:00:00", 2, 7, 9)]
+        assert asked.rows(f"{text} FILL carry GROUP BY region") == [("1970-01-01T00:00:00", "eu", 2, 7, 9)]
+
     @pytest.mark.parametrize(
         ("clauses", "position", "hint"),
         [

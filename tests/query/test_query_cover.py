@@ -100,10 +100,10 @@ def test_what_nothing_has_is_missing():
 
 def test_what_is_missing_says_why_and_what_to_do():
     gone = Available({"5s": at("20:00:00"), "1m": at("20:00:00")}, raw=at("20:00:00"))
-    told = expired(span("10:07:00", "11:00:00"), gone)
-    assert told.why == "expired"
-    assert told.detail == "5s, 1m and raw of [2024-01-01T10:07:00Z, 2024-01-01T11:00:00Z) expired"
-    assert "whole 1h buckets" in told.remedy
+    reported = expired(span("10:07:00", "11:00:00"), gone)
+    assert reported.why == "expired"
+    assert reported.detail == "5s, 1m and raw of [2024-01-01T10:07:00Z, 2024-01-01T11:00:00Z) expired"
+    assert "whole 1h buckets" in reported.remedy
     every = Available({level.name: at("20:00:00") for level in LEVELS}, raw=at("20:00:00"))
     assert expired(Interval(ALL_TIME.start, at("20:00:00")), every).span.start == MIN_INSTANT
 

@@ -13,7 +13,7 @@ from tidemill.model.completeness import Available
 from tidemill.model.errors import DamageError, QueryError
 from tidemill.model.time import DAY, SECOND, parse_instant
 from tidemill.query import Answer, Files, Querier, Runner
-from tidemill.query.kept_columns import KeptColumns
+from tidemill.query.column_cache import KeptColumns
 
 BASE = parse_instant("2024-01-01T10:00:00Z")
 SPAN = "BETWEEN 2024-01-01T10:00:03Z AND 2024-01-01T11:30:00Z"

@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.model.completeness import Available
 from tidemill.model.errors import QueryError
+from tidemill.model.time import HOUR, Interval, from_datetime, parse_instant
 from tidemill.query import Explanation, Files
 
 D = Decimal
@@ -208,6 +209,28 @@ class TestStates:
                 ("10:02:00", "ACTIVE", 0),
                 ("10:02:00", "BLOCKED", 1),
             ]
+
+    def test_where_hours_have_expired_every_hour_without_states_is_named(self, kit, sight, tmp_path):
+        """The first day has its days left and no hours, the second has its hours from 13:00 on."""
+        events = [
+            sight("2024-01-01T09:30:00Z", order="a", status="NEW"),
+            sight("2024-01-02T14:30:00Z", order="b", status="NEW"),
+            sight("2024-01-03T01:30:00Z", order="c", status="NEW"),
+        ]
+        shelf = kit.Shelf(tmp_path / "some").put(events)
+        since = parse_instant("2024-01-02T13:00:00Z")
+        shelf.available = Available({"5s": since, "1m": since, "1h": since}, raw=since)
+        asked = kit.Questions(shelf)
+        third = parse_instant("2024-01-03T00:00:00Z")
+        for end, known in (("02T20:00", {}), ("03T03:00", {third: 2, third + HOUR: 3, third + 2 * HOUR: 3})):
+            span = f"BETWEEN 2024-01-01T07:00:00Z AND 2024-01-{end}:00Z"
+            answer = asked.ask(f"SELECT states FROM plant.orders {span} INTERVAL 1h")
+            (gone,) = answer.completeness.missing
+            rows = [(from_datetime(row["bucket"]), row["states"]) for row in answer.table.to_pylist()]
+            for bucket, states in rows:
+                is_named = gone.span.overlaps(Interval(bucket, bucket + HOUR))
+                assert states == (None if is_named else known[bucket])
+            assert sum(states is not None for _, states in rows) == len(known)
 
     def test_what_came_before_the_span_stands(self, desk, sight):
         events = [

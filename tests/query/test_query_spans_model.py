@@ -116,7 +116,7 @@ def landed(mill: Mill, events: list[Event], step: int) -> None:
 
 
 @pytest.fixture(scope="module", params=["kept", "expired", "declared anew"])
-def told(request, tmp_path_factory) -> Iterator[Story]:
+def played(request, tmp_path_factory) -> Iterator[Story]:
     folder: Path = tmp_path_factory.mktemp("story")
     project = folder / "tidemill.yaml"
     events = story(len(request.param), 600)
@@ -141,9 +141,9 @@ INTERVALS = [5 * SECOND, 15 * SECOND, MINUTE, 15 * MINUTE, HOUR, 3 * HOUR, DAY, 
 TENANTS = st.sampled_from(["acme", "umbra", None])
 
 
-def span_of(told: Story, drawn: tuple[int, int, int]) -> Interval:
+def span_of(played: Story, drawn: tuple[int, int, int]) -> Interval:
     first, length, aligned = drawn
-    start = told.events[first].at if first < len(told.events) else START + first
+    start = played.events[first].at if first < len(played.events) else START + first
     start = align(start, aligned)
     return Interval(start, start + align(length, aligned))
 
@@ -153,8 +153,8 @@ def interval_of(drawn: int, span: Interval) -> int:
     return next(each for each in INTERVALS[drawn:] if (span.end - span.start) // each < 3_000)
 
 
-def asked(told: Story, text: str, tenant: str | None) -> Answer:
-    answer = told.mill.ask(text, tenant=tenant, all_tenants=tenant is None)
+def asked(played: Story, text: str, tenant: str | None) -> Answer:
+    answer = played.mill.ask(text, tenant=tenant, all_tenants=tenant is None)
     assert isinstance(answer, Answer)
     return answer
 
@@ -174,8 +174,8 @@ def between(span: Interval) -> str:
     return f"BETWEEN {format_instant(span.start)} AND {format_instant(span.end)}"
 
 
-def chosen(told: Story, tenant: str | None) -> list[Event]:
-    return [event for event in told.events if tenant in (None, event.who)]
+def chosen(played: Story, tenant: str | None) -> list[Event]:
+    return [event for event in played.events if tenant in (None, event.who)]
 
 
 def cells_of(span: Interval, interval: int, edges: str) -> dict[int, Interval | None]:
@@ -189,10 +189,10 @@ def cells_of(span: Interval, interval: int, edges: str) -> dict[int, Interval | 
     return found
 
 
-def admitted(told: Story) -> dict[str, set[str | None]]:
+def admitted(played: Story) -> dict[str, set[str | None]]:
     """By tenant, the first two sites."""
     sites: dict[str, list[str | None]] = {}
-    for event in told.events:
+    for event in played.events:
         known = sites.setdefault(event.who, [])
         if event.site not in known and len(known) < 2:
             known.append(event.site)
@@ -242,14 +242,14 @@ CASES = {
     by=st.sampled_from([None, "site"]),
     metric=st.sampled_from(sorted(CASES)),
 )
-def test_events_of_any_span(told, drawn, interval, edges, tenant, by, metric):
-    span = span_of(told, drawn)
+def test_events_of_any_span(played, drawn, interval, edges, tenant, by, metric):
+    span = span_of(played, drawn)
     interval = interval_of(interval, span)
     values, made = CASES[metric]
-    events = [event for event in chosen(told, tenant) if span.holds(event.at)]
+    events = [event for event in chosen(played, tenant) if span.holds(event.at)]
     group = f"GROUP BY {by}" if by else ""
     text = f"SELECT {values} FROM plant.{metric} {between(span)} {group}"
-    total = asked(told, text, tenant)
+    total = asked(played, text, tenant)
     wanted = {key: made(found) for key, found in grouped(events, by).items()}
     width = 1 if by else 0
     for row in rows_of(total):
@@ -258,7 +258,7 @@ def test_events_of_any_span(told, drawn, interval, edges, tenant, by, metric):
     if not total.completeness.missing:
         assert len(total.table) == len(wanted)
 
-    answer = asked(told, f"{text} INTERVAL {format_duration(interval)} EDGES {edges}", tenant)
+    answer = asked(played, f"{text} INTERVAL {format_duration(interval)} EDGES {edges}", tenant)
     parts = cells_of(span, interval, edges)
     found = {row[: 1 + width]: row[1 + width :] for row in rows_of(answer)}
     for (cell, *key), row in found.items():
@@ -276,15 +276,15 @@ def test_events_of_any_span(told, drawn, interval, edges, tenant, by, metric):
 
 @examples(30, shrink=False)
 @given(drawn=SPAN, tenant=TENANTS)
-def test_limited_keys_and_ratios_of_any_span(told, drawn, tenant):
-    span = span_of(told, drawn)
-    known = admitted(told)
-    events = [event for event in chosen(told, tenant) if span.holds(event.at)]
+def test_limited_keys_and_ratios_of_any_span(played, drawn, tenant):
+    span = span_of(played, drawn)
+    known = admitted(played)
+    events = [event for event in chosen(played, tenant) if span.holds(event.at)]
     keys = Counter(event.site if event.site in known[event.who] else "__other__" for event in events)
-    answer = asked(told, f"SELECT count FROM plant.few {between(span)} GROUP BY site", tenant)
+    answer = asked(played, f"SELECT count FROM plant.few {between(span)} GROUP BY site", tenant)
     if not answer.completeness.missing:
         assert dict(rows_of(answer)) == dict(keys)
-    ratio = asked(told, f"SELECT ratio FROM plant.share {between(span)}", tenant)
+    ratio = asked(played, f"SELECT ratio FROM plant.share {between(span)}", tenant)
     expected = None if ratio.completeness.missing or not events else 1
     assert rows_of(ratio) == [(expected,)]
 
@@ -311,11 +311,11 @@ def changes_of(events: list[Event]) -> list[tuple[int, str | None, str, int]]:
     tenant=TENANTS,
     by=st.sampled_from(["state", "site"]),
 )
-def test_states_of_any_span(told, drawn, interval, edges, tenant, by):
-    span = span_of(told, drawn)
+def test_states_of_any_span(played, drawn, interval, edges, tenant, by):
+    span = span_of(played, drawn)
     interval = interval_of(interval, span)
     changes = [
-        (at, site if by == "site" else state, n) for at, site, state, n in changes_of(chosen(told, tenant))
+        (at, site if by == "site" else state, n) for at, site, state, n in changes_of(chosen(played, tenant))
     ]
 
     def at_the_end_of(end: int) -> dict[object, int]:
@@ -326,12 +326,12 @@ def test_states_of_any_span(told, drawn, interval, edges, tenant, by):
         return {key: count for key, count in stood.items() if count}
 
     text = f"SELECT states FROM plant.orders {between(span)} GROUP BY {by}"
-    total = asked(told, text, tenant)
+    total = asked(played, text, tenant)
     if not total.completeness.missing:
         assert dict(rows_of(total)) == at_the_end_of(span.end)
     else:
         assert {row[1] for row in rows_of(total)} <= {None}
-    answer = asked(told, f"{text} INTERVAL {format_duration(interval)} EDGES {edges}", tenant)
+    answer = asked(played, f"{text} INTERVAL {format_duration(interval)} EDGES {edges}", tenant)
     parts = cells_of(span, interval, edges)
     found: dict[int, dict[object, int | None]] = {cell: {} for cell in parts}
     for cell, key, states in rows_of(answer):
@@ -350,33 +350,33 @@ def test_states_of_any_span(told, drawn, interval, edges, tenant, by):
 
 @examples(20, shrink=False)
 @given(drawn=SPAN, tenant=TENANTS)
-def test_transitions_of_any_span(told, drawn, tenant):
-    span = span_of(told, drawn)
+def test_transitions_of_any_span(played, drawn, tenant):
+    span = span_of(played, drawn)
     last: dict[tuple[str, str], str] = {}
     count = 0
-    for event in sorted(chosen(told, tenant), key=lambda event: (event.at, event.id)):
+    for event in sorted(chosen(played, tenant), key=lambda event: (event.at, event.id)):
         count += span.holds(event.at) and last.get((event.who, event.order)) != event.status
         last[event.who, event.order] = event.status
-    answer = asked(told, f"SELECT transitions FROM plant.orders {between(span)}", tenant)
+    answer = asked(played, f"SELECT transitions FROM plant.orders {between(span)}", tenant)
     assert rows_of(answer) == [(None if answer.completeness.missing else count,)]
 
 
-def test_what_has_expired_is_read_from_the_level_that_has_it(told):
+def test_what_has_expired_is_read_from_the_level_that_has_it(played):
     """In the story that expires: 5s is kept 10 days, raw 20, 1m 25 and 1h 45."""
     days = Interval(START, START + 3 * DAY)
-    whole = [event for event in told.events if days.holds(event.at)]
-    aligned = asked(told, f"SELECT count FROM plant.made {between(days)}", None)
+    whole = [event for event in played.events if days.holds(event.at)]
+    aligned = asked(played, f"SELECT count FROM plant.made {between(days)}", None)
     assert (rows_of(aligned), aligned.completeness.missing) == ([(len(whole),)], ())
     inner = Interval(START + 7 * HOUR, START + 3 * DAY - 1)
-    total = asked(told, f"SELECT count FROM plant.made {between(inner)}", None)
-    daily = asked(told, f"SELECT count FROM plant.made {between(inner)} INTERVAL 1d FILL zero", None)
-    if not told.expires:
-        count = sum(inner.holds(event.at) for event in told.events)
+    total = asked(played, f"SELECT count FROM plant.made {between(inner)}", None)
+    daily = asked(played, f"SELECT count FROM plant.made {between(inner)} INTERVAL 1d FILL zero", None)
+    if not played.expires:
+        count = sum(inner.holds(event.at) for event in played.events)
         assert rows_of(total) == [(count,)]
         assert sum(row[1] for row in rows_of(daily)) == count
         return
     day = Interval(START + DAY, START + 2 * DAY)
-    counted = sum(day.holds(event.at) for event in told.events)
+    counted = sum(day.holds(event.at) for event in played.events)
     assert [row[1] for row in rows_of(daily)] == [None, counted, None]
     assert rows_of(total) == [(None,)]
     for answer in (total, daily):
@@ -388,13 +388,13 @@ def test_what_has_expired_is_read_from_the_level_that_has_it(told):
         assert not answer.completeness.complete
 
 
-def test_states_are_known_where_a_cell_ends_on_a_bucket_that_is_kept(told):
+def test_states_are_known_where_a_cell_ends_on_a_bucket_that_is_kept(played):
     """Wherever the span starts: all that counts is what was before the end."""
     span = Interval(START + 7 * HOUR + 1, START + 3 * DAY)
-    changes = changes_of(told.events)
+    changes = changes_of(played.events)
     for days in (1, 3):
         text = f"SELECT states FROM plant.orders {between(span)} INTERVAL {days}d"
-        for cell, states in rows_of(asked(told, text, None)):
+        for cell, states in rows_of(asked(played, text, None)):
             assert states == sum(
                 count for at, _, _, count in changes if at < min(cell + days * DAY, span.end)
             )

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from tests.support.patience import PATIENCE
 
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, SECOND, parse_instant
@@ -88,7 +89,7 @@ def test_eight_threads_ask_search_and_look_while_rounds_go_on(tmp_path):
             finally:
                 done.set()
             for one in running:
-                seen = one.result(60)
+                seen = one.result(PATIENCE)
                 assert seen == sorted(seen)  # nobody saw an older version after a newer one
                 assert set(seen) <= set(range(0, (EACH - 1) * ROUNDS + 1, EACH - 1))
                 assert seen[-1] == (EACH - 1) * ROUNDS

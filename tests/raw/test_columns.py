@@ -30,6 +30,8 @@ from tidemill.storage.tables.parts import read_footer, read_part, write_part
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
+pytestmark = pytest.mark.long
+
 NOON = parse_instant("2024-01-15T12:00:00Z")
 TYPES = {
     "s": "string",
@@ -39,7 +41,8 @@ TYPES = {
     "b": "boolean",
     "t": "timestamp",
     "site.name": "string",
-    "site.height": "{type: decimal, scale: 1, unit: m, standard_name: height, description: above the sea}",
+    "site.height": "{type: decimal, scale: 1, unit: m, standard_name: height, description: above the sea, "
+    "metadata: {instrument: mast}}",
     "site.at.lat": "float",
     "ls": "{type: array, items: string}",
     "ld": "{type: array, items: decimal, scale: 2}",
@@ -48,6 +51,7 @@ TYPES = {
     "payload": "string",
     "Slice": "integer",
 }
+HEIGHT = {"unit": "m", "standard_name": "height", "comment": "above the sea", "instrument": "mast"}
 # Every spelling stands in every scalar field.
 SPELLINGS = [
     "null", "true", "false", '""', '"é\\n\\u00e9\\ud83d\\ude00"', '"12"', '"2024-01-15T12:00:00Z"',
@@ -225,9 +229,7 @@ def test_stock_readers_see_the_same_columns_with_their_metadata(root: Path) -> N
         land(mill, sorted(fitting))
         assert status(mill).totals["accepted"] == len(fitting)
         (listed,) = mill.catalog("feed")
-    assert dict(listed.notes)["site.height"] == {
-        "unit": "m", "standard_name": "height", "comment": "above the sea",
-    }  # fmt: skip
+    assert dict(listed.notes)["site.height"] == HEIGHT
     table = str(root / "warehouse" / "raw" / "feed")
     wanted = {name: row for name, row in account().items() if any(f'"{name}"' in text for text in fitting)}
     assert rows_of(delta(root)) == wanted
@@ -238,7 +240,7 @@ def test_stock_readers_see_the_same_columns_with_their_metadata(root: Path) -> N
         name: (row["site.name"], row["site.at.lat"], row["d"]) for name, row in wanted.items()
     }
     height = pa.schema(DeltaTable(table).schema().to_arrow()).field("site").type.field("height")
-    assert height.metadata == {b"unit": b"m", b"standard_name": b"height", b"comment": b"above the sea"}
+    assert {key.decode(): text.decode() for key, text in height.metadata.items()} == HEIGHT
 
 
 def test_columns_of_accepted_records_are_what_the_json_says(root: Path) -> None:
@@ -293,6 +295,14 @@ def as_former_versions_wrote_it(root: Path) -> None:
     table.clean_staging()
 
 
+def with_columns(root: Path) -> set[str]:
+    """The events of parts that have declared columns."""
+    table = raw(root)
+    parts = [table.root / part.path for part in table.snapshot().parts if part.rows]
+    made = [read_part(path, ["event_id"]) for path in parts if "columns" in read_footer(path)]
+    return {name for rows in made for name in rows.column("event_id").to_pylist()}
+
+
 def answers(mill: Mill) -> list[object]:
     """What is read of raw: by a filter, and by a query below the levels of rollups."""
     page = mill.search("feed", "FILTER n > 2 AND x = 'b' LIMIT 100", all_tenants=True)
@@ -314,13 +324,16 @@ def test_a_warehouse_of_former_versions_gets_its_columns_and_answers_the_same(
     as_former_versions_wrote_it(root)
     assert delta(root).column_names == RAW.names
     monkeypatch.setattr(packer, "remake_columns", partial(remaking.remake_columns, limit=1))
-    left = []
+    left, made = [], []
     with opened(root) as mill:
         for _ in range(4):
             assert answers(mill) == wanted
             left.append(status(mill).stale_rows)
+            made.append(with_columns(root))
             mill.tick()
         assert left == [15, 10, 5, 0]
+        third, second, first = ({f"e{10 * turn + n}" for n in range(5)} for turn in (2, 1, 0))
+        assert made == [set(), third, third | second, third | second | first], "the oldest last"
         assert mill.verify().findings == []
     key = [("event_id", "ascending")]
     assert delta(root).sort_by(key).equals(before.sort_by(key))
@@ -418,4 +431,4 @@ def test_datasets_have_the_columns_with_their_metadata(root: Path) -> None:
     for name, row in rows.items():
         assert {field: row[field] for field in wanted[name]} == wanted[name]
     height = found[0].schema.field("site.height")
-    assert height.metadata == {b"unit": b"m", b"standard_name": b"height", b"comment": b"above the sea"}
+    assert {key.decode(): text.decode() for key, text in height.metadata.items()} == HEIGHT

@@ -133,8 +133,8 @@ class Play:
             (row.slice, row.line, row.watermark) for row in expected.raw
         }
         now, declared = self.clock() + 7 * SECOND, self.mill.project.stream("readings")
-        told = watermark_at(declared, state.clocks("readings"), state.progress("readings"), now)
-        assert told == expected.watermark(now)
+        reported = watermark_at(declared, state.clocks("readings"), state.progress("readings"), now)
+        assert reported == expected.watermark(now)
         # the buffer is what raw holds after the watermark
         mark = expected.progress().watermark
         waiting = [len(str(r["payload"])) for r in raw if mark is None or int(str(r["event_time"])) > mark]
@@ -380,5 +380,5 @@ def test_parts_of_an_older_version_are_read(plays: Plays) -> None:
     feed(play, Slice("a", (1,)))
     table = Table.existing(play.root / "warehouse" / "raw" / "readings")
     assert table is not None
-    told = [BatchFooter.from_footer(read_footer(path)).progress for path in table.snapshot().paths()]
-    assert told == [ProgressAt(table.version, play.mill.state.progress("readings"))]
+    reported = [BatchFooter.from_footer(read_footer(path)).progress for path in table.snapshot().paths()]
+    assert reported == [ProgressAt(table.version, play.mill.state.progress("readings"))]

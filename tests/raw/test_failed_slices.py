@@ -15,6 +15,7 @@ import pytest
 from tests.pipeline.test_recover import dump, forget
 from tests.support.oracles.oracle import Oracle
 from tests.support.oracles.stream import REQUESTS
+from tests.support.patience import PATIENCE
 from tests.support.pipeline import CONFIG, NOON, STREAMING, NewPlant, Plant, ndjson, request, start_child
 
 from tidemill.mill import Mill, recover
@@ -84,15 +85,15 @@ def test_p2_the_oldest_slices_unreadable_do_not_keep_the_good_ones_waiting(
         file_of(plant, bad[2]).write_bytes(b"cut")
         first = mill.tick()
         assert not first.idle
-        told = [now_of(mill, entry) for entry in bad]
-        assert [entry.status for entry in told] == [SliceStatus.FAILED] * 3
+        reported = [now_of(mill, entry) for entry in bad]
+        assert [entry.status for entry in reported] == [SliceStatus.FAILED] * 3
         folder, landed = file_of(plant, bad[1]).stat().st_size, [entry.slice.size for entry in bad]
-        assert [entry.error for entry in told] == [
+        assert [entry.error for entry in reported] == [
             "cannot be read: No such file or directory",
             f"has {folder} bytes; {landed[1]} had landed",
             f"has 3 bytes; {landed[2]} had landed",
         ]
-        assert {entry.retry_at for entry in told} == {NOON + 10 * SECOND}
+        assert {entry.retry_at for entry in reported} == {NOON + 10 * SECOND}
         mill.run_until_idle()  # packing goes on in the background
         packed = mill.packer.manifest("requests")["parts"]
         assert isinstance(packed, list)
@@ -109,7 +110,7 @@ def test_p2_the_oldest_slices_unreadable_do_not_keep_the_good_ones_waiting(
         assert raw is not None
         assert again is not None
         assert raw.version == again.version
-        assert [now_of(mill, entry) for entry in bad] == told
+        assert [now_of(mill, entry) for entry in bad] == reported
         # Cleared on success.
         for entry, path in zip(bad, hidden, strict=True):
             file_of(plant, entry).unlink() if file_of(plant, entry).is_file() else None
@@ -490,7 +491,7 @@ def test_killed_for_real_between_log_and_ledger(plant: Plant) -> None:
         "with Mill.open(sys.argv[1], clock=lambda: int(sys.argv[2])) as mill:\n    mill.tick()\n"
     )
     child = start_child(code, plant.root, NOON + MINUTE, TIDEMILL_FAILPOINT="retry.after_log")
-    child.communicate(timeout=120)
+    child.communicate(timeout=PATIENCE)
     assert child.returncode == EXIT_CODE
     with plant.open() as mill:
         mill.tick()
@@ -525,8 +526,8 @@ def test_the_landing_log_says_that_it_was_tried_again(plant: Plant) -> None:
         back(plant, lost, hidden)
         plant.clock.advance("1m")
         mill.tick()
-        told = [(line["n"], line["id"], line.get("again")) for line in lines_of(plant)]
-        assert told == [
+        reported = [(line["n"], line["id"], line.get("again")) for line in lines_of(plant)]
+        assert reported == [
             (1, lost.id, None),
             (2, others[0].id, None),
             (3, others[1].id, None),

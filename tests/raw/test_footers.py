@@ -28,7 +28,7 @@ from tidemill.raw.footers import (
     StandInFooter,
     from_footer,
 )
-from tidemill.raw.recall import steps_of
+from tidemill.raw.recovered_batches import steps_of
 from tidemill.storage.state.protocol import ClockState, Progress
 
 TEXTS = st.text(max_size=4)
@@ -118,13 +118,13 @@ def test_what_is_on_disk_is_what_former_versions_wrote() -> None:
         "batches": {"b1": ["w", "x"], "b2": ["y"]}, "created_at": 11, "rows": 0, "min_time": 0, "max_time": 0,
     }  # fmt: skip
     gone = GonePart({"kind": "raw"}, {"a": 2}, {"a": 0}, {"a": (1, 6)}, {"a": [0, 1, 1]}, path="p.parquet")
-    told: dict[str, object] = {
+    reported: dict[str, object] = {
         "path": "p.parquet", "footer": {"kind": "raw"}, "accepted": {"a": 2}, "late": {"a": 0},
         "bounds": {"a": [1, 6]}, "steps": {"a": [0, 1, 1]},
     }  # fmt: skip
-    word = {**nothing, "kind": "word", "progress": said, "packed": [told]}
+    word = {**nothing, "kind": "word", "progress": said, "packed": [reported]}
     assert StandInFooter("s", TOMBSTONE, progress, (gone,)).to_footer() == word
-    expired = {**nothing, "kind": "expired", "progress": said, "keys": ["k"], "expired": [told]}
+    expired = {**nothing, "kind": "expired", "progress": said, "keys": ["k"], "expired": [reported]}
     assert StandInFooter("s", EXPIRED, progress, (), (gone,), ("k",)).to_footer() == expired
 
 
@@ -138,8 +138,8 @@ def test_footers_without_newer_keys_are_read() -> None:
     assert from_footer(old) == BatchFooter(
         "s", "b", (SliceSummary("a", 4, 1, 0, {}, None, "x"),), (), (ClockState("src", 9, 5, 0),)
     )
-    told = {"path": "p", "footer": old, "accepted": {"a": 2}, "late": {"a": 0}, "bounds": {"a": [1, 6]}}
-    by_name = {**told, "tiles": {"a": [0, BASE.tile]}}
+    reported = {"path": "p", "footer": old, "accepted": {"a": 2}, "late": {"a": 0}, "bounds": {"a": [1, 6]}}
+    by_name = {**reported, "tiles": {"a": [0, BASE.tile]}}
     found = from_footer({"kind": "expired", "stream": "s", "batch": "", "keys": [], "expired": [by_name]})
     assert isinstance(found, StandInFooter)
     (gone,) = found.recorded()

@@ -43,7 +43,7 @@ def land(mill: Mill, *records: Mapping[str, object] | bytes, metadata: str | Non
     return receipt_of(landed.entry.id, len(records))
 
 
-def told(found: Decided) -> list[tuple[str | None, str, str | None]]:
+def described(found: Decided) -> list[tuple[str | None, str, str | None]]:
     return [(one.event_id, one.outcome, one.code) for one in found.outcomes]
 
 
@@ -84,7 +84,7 @@ def test_each_event_of_an_ingestion_has_its_outcome(plant: Plant) -> None:
         found = decided(mill.warehouse, second)
     assert found.status is Status.DECIDED
     assert found.counts == {"accepted": 3, "duplicate": 2, "conflict": 2, "rejected": 8}
-    assert told(found) == [
+    assert described(found) == [
         ("e-000003", "accepted", None),
         ("e-000003", "duplicate", None),
         ("e-000001", "duplicate", None),
@@ -145,7 +145,7 @@ def test_what_was_accepted_from_another_window_is_a_duplicate_here(plant: Plant)
         first, second = mixed(mill)
         again = decided(mill.warehouse, replace(first, repeated=True))
         assert again.counts == {"duplicate": 2}
-        assert told(again) == [("e-000001", "duplicate", None), ("e-000002", "duplicate", None)]
+        assert described(again) == [("e-000001", "duplicate", None), ("e-000002", "duplicate", None)]
         found = decided(mill.warehouse, replace(second, repeated=True))
         assert found.counts == {"duplicate": 5, "conflict": 2, "rejected": 8}
         assert found.outcomes[3] == decided(mill.warehouse, second).outcomes[3]
@@ -167,7 +167,7 @@ def test_a_slice_of_another_format_is_told_of_as_well(plant: Plant, format: Form
         landed = mill.land("requests", content_of(rows, format), format=format)
         mill.tick()
         found = decided(mill.warehouse, receipt_of(landed.entry.id, 5))
-    assert told(found) == [
+    assert described(found) == [
         ("e-000001", "duplicate", None),
         ("e-000002", "accepted", None),
         ("e-000001", "duplicate", None),
@@ -255,11 +255,11 @@ def test_accepted_events_whose_rows_have_expired_are_no_duplicates(new_plant: Ne
         mill.tick()
         mill.retention.expire(mill.retention.plan())
         found = [decided(mill.warehouse, one) for one in (alone, shared, newer)]
-    assert told(found[0]) == [("e-000001", "accepted", None), ("e-000002", "accepted", None)]
-    assert told(found[1]) == [("e-000002", "unknown", None), ("e-000003", "unknown", None)]
+    assert described(found[0]) == [("e-000001", "accepted", None), ("e-000002", "accepted", None)]
+    assert described(found[1]) == [("e-000002", "unknown", None), ("e-000003", "unknown", None)]
     assert found[1].counts == {"unknown": 2}
     assert "expired" in str(found[1].outcomes[0].detail)
-    assert told(found[2]) == [  # its second event is of a day that is kept
+    assert described(found[2]) == [  # its second event is of a day that is kept
         ("e-000002", "unknown", None),
         ("e-013000", "accepted", None),
         ("e-000004", "unknown", None),
@@ -274,12 +274,12 @@ def test_events_that_left_quarantine_are_no_duplicates(plant: Plant) -> None:
         mill.tick()
         mill.replay("requests")
         found = [decided(mill.warehouse, one) for one in (only_bad, conflict, both)]
-    assert told(found[0]) == [
+    assert described(found[0]) == [
         ("e-000001", "rejected", "unknown_type"),
         ("e-000002", "rejected", "unknown_type"),
     ]
-    assert told(found[1]) == [("e-000003", "accepted", None), ("e-000003", "conflict", "conflict")]
-    assert told(found[2]) == [("e-000003", "unknown", None), ("e-000004", "unknown", None)]
+    assert described(found[1]) == [("e-000003", "accepted", None), ("e-000003", "conflict", "conflict")]
+    assert described(found[2]) == [("e-000003", "unknown", None), ("e-000004", "unknown", None)]
 
 
 def test_what_was_told_before_is_remembered_when_it_leaves_quarantine(plant: Plant) -> None:
@@ -297,7 +297,7 @@ def test_a_stream_that_knows_no_repeats_has_no_ids_to_tell(new_plant: NewPlant) 
     with plant.open() as mill:
         receipt = land(mill, request(1), request(1), request(2, event_type="x"))
         mill.tick()
-        assert told(decided(mill.warehouse, receipt)) == [
+        assert described(decided(mill.warehouse, receipt)) == [
             (None, "accepted", None),
             (None, "accepted", None),
             (None, "rejected", "unknown_type"),
@@ -321,7 +321,10 @@ def test_a_duplicate_has_the_id_that_the_accepted_event_has(
         spelled = json.dumps(request(1, **changes)).replace('"status": 7', '"status": 7.0').encode()
         receipt = land(mill, request(1, **changes), spelled)
         mill.tick()
-        assert told(decided(mill.warehouse, receipt)) == [(id, "accepted", None), (id, "duplicate", None)]
+        assert described(decided(mill.warehouse, receipt)) == [
+            (id, "accepted", None),
+            (id, "duplicate", None),
+        ]
 
 
 def test_a_slice_that_is_gone_still_tells_outcomes_without_the_ids_that_only_it_had(plant: Plant) -> None:
@@ -329,7 +332,7 @@ def test_a_slice_that_is_gone_still_tells_outcomes_without_the_ids_that_only_it_
         receipt = land(mill, request(1), request(1))
         mill.tick()
         (plant.warehouse / mill.slice(receipt.slice).slice.path).unlink()
-        assert told(decided(mill.warehouse, receipt)) == [
+        assert described(decided(mill.warehouse, receipt)) == [
             ("e-000001", "accepted", None),
             (None, "duplicate", None),
         ]
@@ -424,8 +427,8 @@ def test_a_refused_record_is_of_the_tenant_that_it_names(plant: Plant) -> None:
             b'{"tenant": "acme", "tenant": "globex"}',
         )
         mill.tick()
-        told = [(row["reason"], row["tenant"]) for row in plant.quarantine()]
-    assert told == [
+        described = [(row["reason"], row["tenant"]) for row in plant.quarantine()]
+    assert described == [
         ("unknown_type", "acme"),
         ("missing_id", "globex"),
         ("conflict", "acme"),

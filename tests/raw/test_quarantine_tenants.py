@@ -13,8 +13,8 @@ from tidemill.raw.tables import QUARANTINE
 WINDOW = json.dumps({"window": {"id": "w", "unnamed": [[2, "acme"], [3, "globex"], [4, "acme"]]}})
 
 
-def rows(*told: tuple[str, int, str | None]) -> pa.Table:
-    named = [dict(zip(("slice", "line", "tenant"), one, strict=True)) for one in told]
+def rows(*reported: tuple[str, int, str | None]) -> pa.Table:
+    named = [dict(zip(("slice", "line", "tenant"), one, strict=True)) for one in reported]
     return pa.Table.from_pylist(named, schema=QUARANTINE)
 
 
@@ -29,11 +29,11 @@ def test_a_row_is_of_the_tenant_it_names_whoever_sent_it() -> None:
 
 
 def test_a_row_that_names_nobody_is_of_who_sent_it_or_nobodys() -> None:
-    told = rows(("s", 1, None), ("s", 2, None), ("s", 3, None), ("s", 4, None), ("other", 2, None))
+    reported = rows(("s", 1, None), ("s", 2, None), ("s", 3, None), ("s", 4, None), ("other", 2, None))
     metadata = {"s": WINDOW, "other": None}
-    assert places(theirs("acme", metadata.get)(told)) == [("s", 2), ("s", 4)]
-    assert places(theirs("globex", metadata.get)(told)) == [("s", 3)]
-    assert places(theirs("initech", metadata.get)(told)) == []
+    assert places(theirs("acme", metadata.get)(reported)) == [("s", 2), ("s", 4)]
+    assert places(theirs("globex", metadata.get)(reported)) == [("s", 3)]
+    assert places(theirs("initech", metadata.get)(reported)) == []
 
 
 def test_no_rows_are_no_rows() -> None:

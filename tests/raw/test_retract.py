@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.pipeline.test_crash import as_left, assert_same, told
+from tests.pipeline.test_crash import as_left, assert_same, published
 from tests.pipeline.test_engine_oracle import (
     FEEDS,
     SHAPES,
@@ -28,8 +28,10 @@ from tests.pipeline.test_recover import dump, forget
 from tests.support.hypothesis_settings import examples
 from tests.support.oracles.oracle import Landing, Oracle
 from tests.support.oracles.stream import REQUESTS
+from tests.support.patience import PATIENCE
 from tests.support.pipeline import CONFIG, NOON, NewPlant, Plant, ndjson, request, slice_of, start_child
 
+from tidemill.formats.stored_slice import content_bytes
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import InputError, NotFoundError, RetractedError
@@ -288,7 +290,7 @@ def test_only_its_own_batch_is_undone_when_nothing_later_can_be_due_to_it(plant:
         assert newest.watermark == int(str(request(50)["ts"])) * 1000 - 2 * SECOND
         oracle = Oracle(REQUESTS)
         for entry in mill.state.slices("requests"):
-            lines = (plant.warehouse / entry.slice.path).read_bytes().splitlines()
+            lines = content_bytes(plant.warehouse / entry.slice.path).splitlines()
             oracle.land(entry.id, lines, entry.slice.arrival, entry.slice.source)
         agree(mill, "requests", oracle, {ids[1]})
         assert mill.verify().findings == []
@@ -466,7 +468,7 @@ def test_the_undisturbed_retraction_is_what_the_oracle_says(walk: dict[str, Plan
     with walk["after"].open() as mill:
         entries = mill.state.slices("requests")
         for entry in entries:
-            lines = (walk["after"].warehouse / entry.slice.path).read_bytes().splitlines()
+            lines = content_bytes(walk["after"].warehouse / entry.slice.path).splitlines()
             oracle.land(entry.id, lines, entry.slice.arrival, entry.slice.source)
         agree(mill, "requests", oracle, {entries[2].id})
         assert mill.verify().findings == []
@@ -553,11 +555,11 @@ def test_what_a_process_leaves_that_dies_is_the_copy(walk: dict[str, Plant], tmp
         corpse = walk["before"].copy(tmp_path / point)
         dying.append((point, corpse, start_child(CHILD, corpse.root, NOON, name, TIDEMILL_FAILPOINT=point)))
     for point, corpse, process in dying:
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == EXIT_CODE, said
         copy = walk[point].copy(tmp_path / f"copy of {point}")
         assert as_left(corpse) == as_left(copy), point
-        assert told(corpse) == told(copy), point
+        assert published(corpse) == published(copy), point
 
 
 def test_landing_goes_on_while_slices_are_judged_again(plant: Plant) -> None:

@@ -23,6 +23,8 @@ from tidemill.raw.tail import tail as tail_function
 from tidemill.raw.tail.offsets import SETTLE
 from tidemill.testing import FakeClock
 
+pytestmark = pytest.mark.long
+
 NOON = parse_instant("2024-01-15T12:00:00Z")
 CONFIG = """
 version: 1
@@ -70,17 +72,17 @@ class Player:
     def tick(self) -> None:
         self.mill.tick()
 
-    def told(self, **options: object) -> list[object]:
+    def followed(self, **options: object) -> list[object]:
         """What a tail gives: rows as seconds after noon, watermarks as `W` and seconds."""
         given = {"ordered": True, "follow": False, "stop": threading.Event(), "wait": _never} | options
-        return [one for item in tail(self.feed, **given) for one in _told(item)]
+        return [one for item in tail(self.feed, **given) for one in _described(item)]
 
 
 def _never() -> None:
     raise AssertionError("nothing is waited for")
 
 
-def _told(item: pa.RecordBatch | Watermark) -> list[object]:
+def _described(item: pa.RecordBatch | Watermark) -> list[object]:
     if isinstance(item, Watermark):
         return [f"W{(item.at - NOON) / SECOND:.10g}"]
     assert item.schema.equals(raw.ROWS)
@@ -112,10 +114,10 @@ def test_v1_v2_rows_come_in_order_once_the_watermark_has_reached_them(play) -> N
     player = play()
     player.land(3, 1, 2)
     player.tick()
-    assert player.told(flush=False) == [1, 2, "W2"]
+    assert player.followed(flush=False) == [1, 2, "W2"]
     player.land(4)
     player.tick()
-    assert player.told(flush=False) == [1, 2, "W2", 3, "W3"]
+    assert player.followed(flush=False) == [1, 2, "W2", 3, "W3"]
 
 
 def test_v3_at_tolerance_0_an_equal_time_is_late(play) -> None:
@@ -123,7 +125,7 @@ def test_v3_at_tolerance_0_an_equal_time_is_late(play) -> None:
     player.land(2)
     player.land(2, 1)
     player.tick()
-    assert player.told() == [2, "W2"]
+    assert player.followed() == [2, "W2"]
     assert late_totals(player.feed).rows == 2
 
 
@@ -132,11 +134,11 @@ def test_what_is_buffered_comes_at_the_end_with_no_watermark_behind_it(play) -> 
     player = play("late_tolerance: 7s")
     player.land(7, 1, 4)
     player.tick()
-    assert player.told() == ["W0", 1, 4, 7]
+    assert player.followed() == ["W0", 1, 4, 7]
 
 
 def test_nothing_landed_is_nothing_told(play) -> None:
-    assert play().told() == []
+    assert play().followed() == []
 
 
 def test_ties_come_in_order_of_arrival(play) -> None:
@@ -161,11 +163,11 @@ def test_since_limit_and_tenant(play) -> None:
     player.land(4, 5, tenant="y")
     player.land(9, tenant="x")
     player.tick()
-    assert player.told() == [1, 2, 3, "W3", 4, 5, "W5", 9, "W9"]
-    assert player.told(since=NOON + 4 * SECOND) == [4, 5, "W5", 9, "W9"]
-    assert player.told(limit=4) == [1, 2, 3, "W3", 4]
-    assert player.told(limit=3) == [1, 2, 3]
-    assert player.told(tenant="y") == ["W3", 4, 5, "W5", "W9"]
+    assert player.followed() == [1, 2, 3, "W3", 4, 5, "W5", 9, "W9"]
+    assert player.followed(since=NOON + 4 * SECOND) == [4, 5, "W5", 9, "W9"]
+    assert player.followed(limit=4) == [1, 2, 3, "W3", 4]
+    assert player.followed(limit=3) == [1, 2, 3]
+    assert player.followed(tenant="y") == ["W3", 4, 5, "W5", "W9"]
 
 
 def test_days_follow_each_other(play) -> None:
@@ -173,7 +175,7 @@ def test_days_follow_each_other(play) -> None:
     player.land(*(day * 86_400 for day in (2, 0, 1)))
     player.land(8 * 86_400)
     player.tick()
-    days = [one / 86_400 for one in player.told() if not isinstance(one, str)]
+    days = [one / 86_400 for one in player.followed() if not isinstance(one, str)]
     assert days == [0, 1, 2, 8]
 
 
@@ -193,8 +195,8 @@ def test_it_follows_what_is_accepted_and_flushes_when_it_is_stopped(play) -> Non
             player.land(*seconds)
             player.tick()
 
-    told = player.told(follow=True, stop=stop, wait=wait)
-    assert told == ["W0", 1, 2, "W2", 2.5, 3, "W5", 5.5, 5.8, 6]
+    followed = player.followed(follow=True, stop=stop, wait=wait)
+    assert followed == ["W0", 1, 2, "W2", 2.5, 3, "W5", 5.5, 5.8, 6]
     assert len(waits) == 4
 
 
@@ -202,7 +204,7 @@ def test_a_limit_ends_a_tail_that_follows(play) -> None:
     player = play()
     player.land(1, 2, 3)
     player.tick()
-    assert player.told(follow=True, limit=2) == [1, 2]
+    assert player.followed(follow=True, limit=2) == [1, 2]
 
 
 def test_slices_that_wait_are_not_told_and_hold_the_watermark(play) -> None:
@@ -211,12 +213,12 @@ def test_slices_that_wait_are_not_told_and_hold_the_watermark(play) -> None:
     player.land(10, source="a")
     player.land(5, 20, source="b")
     player.tick()
-    assert player.told() == [10, "W10", 20]
+    assert player.followed() == [10, "W10", 20]
     player.land(15, source="a", after=30 * SECOND)
     player.clock.advance(HOUR)
-    assert player.told() == [10, "W10", 20]
+    assert player.followed() == [10, "W10", 20]
     player.tick()
-    assert player.told() == [10, "W10", 15, "W15", 20]
+    assert player.followed() == [10, "W10", 15, "W15", 20]
 
 
 def test_an_idle_source_leaves_and_the_rest_is_released(play) -> None:
@@ -224,9 +226,9 @@ def test_an_idle_source_leaves_and_the_rest_is_released(play) -> None:
     player.land(1, source="a")
     player.land(9, source="b", after=MINUTE // 2)
     player.tick()
-    assert player.told(flush=False) == [1, "W1"]
+    assert player.followed(flush=False) == [1, "W1"]
     player.clock.advance(MINUTE - MINUTE // 2)
-    assert player.told(flush=False) == [1, "W1", 9, "W9"]
+    assert player.followed(flush=False) == [1, "W1", 9, "W9"]
 
 
 def test_live_a_watermark_waits_until_no_landing_can_gainsay_it(play) -> None:
@@ -255,7 +257,7 @@ def test_live_a_watermark_waits_until_no_landing_can_gainsay_it(play) -> None:
     numbers = iter(range(1, 5))
     items = tail(player.feed, ordered=True, follow=True, stop=stop, wait=lambda: step(next(numbers)))
     for item in items:
-        seen.extend(_told(item))
+        seen.extend(_described(item))
     assert seen == [1, "W1", 9, "W9"]
 
 
@@ -265,7 +267,7 @@ def test_by_arrival_time_nothing_is_late_and_the_watermark_is_now(play) -> None:
     player.land(1)
     player.tick()
     player.clock.advance(5 * SECOND)
-    assert player.told() == [1, 1, 2, "W6.999999"]
+    assert player.followed() == [1, 1, 2, "W6.999999"]
 
 
 def test_after_a_retraction_it_goes_on_from_its_last_watermark(play) -> None:
@@ -293,9 +295,9 @@ def test_after_a_retraction_it_goes_on_from_its_last_watermark(play) -> None:
     numbers = iter(range(1, 5))
     items = tail(player.feed, ordered=True, follow=True, stop=stop, wait=lambda: step(next(numbers)))
     for item in items:
-        seen.extend(_told(item))
+        seen.extend(_described(item))
     assert seen[6:] == [8, "W8"]
-    assert player.told() == [1, "W1", 7, "W7", 8, "W8"]
+    assert player.followed() == [1, "W1", 7, "W7", 8, "W8"]
 
 
 def test_while_slices_are_to_be_judged_again_nobody_can_know(play) -> None:
@@ -306,7 +308,7 @@ def test_while_slices_are_to_be_judged_again_nobody_can_know(play) -> None:
     player.mill.retract(player.mill.plan_retraction(gone, "a test"))
     if player.mill.state.pending("s", 1):
         with pytest.raises(BusyError, match="decided again"):
-            player.told()
+            player.followed()
 
 
 SEEDS = range(4)
@@ -348,18 +350,18 @@ def test_it_is_what_the_ordering_operator_says_however_ticks_were_cut(play, seed
     other.tick()
     expected.extend(_expected(oracle.tick(player.clock())))
     expected.extend(_expected(oracle.stop()))
-    told, again = player.told(), other.told()
-    assert told == again
-    assert [one for one in told if not isinstance(one, str)] == [
+    followed, again = player.followed(), other.followed()
+    assert followed == again
+    assert [one for one in followed if not isinstance(one, str)] == [
         one for one in expected if not isinstance(one, str)
     ]
-    marks = [one for one in told if isinstance(one, str)]
+    marks = [one for one in followed if isinstance(one, str)]
     assert set(marks) <= {one for one in expected if isinstance(one, str)}
     if not idle and not bound:
-        assert told == expected
-    _holds(told)
+        assert followed == expected
+    _holds(followed)
     assert late_totals(player.feed).rows == late == late_rows(player.feed).num_rows
-    everything = player.told(ordered=False)
+    everything = player.followed(ordered=False)
     assert [one for one in everything if not isinstance(one, str)] == [
         (at - NOON) / SECOND for _, _, times in player.landed for at in times
     ]
@@ -372,9 +374,9 @@ def _expected(items: Sequence[Timed[int] | Watermark]) -> list[object]:
     ]
 
 
-def _holds(told: Sequence[object]) -> None:
+def _holds(followed: Sequence[object]) -> None:
     newest, watermark = float("-inf"), float("-inf")
-    for one in told:
+    for one in followed:
         if isinstance(one, str):
             assert float(one[1:]) > watermark, "watermarks never go back"
             watermark = float(one[1:])
@@ -393,9 +395,9 @@ def test_many_rows_come_in_small_batches_and_sorting_may_spill(play, monkeypatch
         player.land(*(chance.randrange(0, 3600) for _ in range(20_000)))
     player.land(8000)
     player.tick()
-    told = [one for one in player.told() if not isinstance(one, str)]
-    assert len(told) == 60_001
-    assert told == sorted(told)
+    followed = [one for one in player.followed() if not isinstance(one, str)]
+    assert len(followed) == 60_001
+    assert followed == sorted(followed)
 
 
 # -- in order of arrival
@@ -416,9 +418,9 @@ def test_by_arrival_late_rows_come_too_and_watermarks_when_they_moved(play) -> N
             player.land(*seconds)
             player.tick()
 
-    assert player.told(ordered=False) == [3, 1, "W3", 2]
-    told = player.told(ordered=False, follow=True, stop=stop, wait=wait)
-    assert told == [3, 1, "W3", 2, 9, 2.5, "W9"]
+    assert player.followed(ordered=False) == [3, 1, "W3", 2]
+    followed = player.followed(ordered=False, follow=True, stop=stop, wait=wait)
+    assert followed == [3, 1, "W3", 2, 9, 2.5, "W9"]
 
 
 def test_by_arrival_since_is_when_they_arrived(play) -> None:
@@ -426,8 +428,8 @@ def test_by_arrival_since_is_when_they_arrived(play) -> None:
     player.land(3)
     player.land(1)
     player.tick()
-    assert player.told(ordered=False, since=player.clock()) == ["W3", 1]
-    assert player.told(ordered=False, limit=1) == [3]
+    assert player.followed(ordered=False, since=player.clock()) == ["W3", 1]
+    assert player.followed(ordered=False, limit=1) == [3]
 
 
 def test_groups_of_slices_give_the_same_as_all_at_once(play, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -435,11 +437,11 @@ def test_groups_of_slices_give_the_same_as_all_at_once(play, monkeypatch: pytest
     for second in range(6):
         player.land(second, second - 2)
     player.tick()
-    whole = player.told(ordered=False)
+    whole = player.followed(ordered=False)
     import sys
 
     monkeypatch.setattr(sys.modules[tail_function.__module__], "SORTED_ROWS", 3)
-    assert player.told(ordered=False) == whole
+    assert player.followed(ordered=False) == whole
 
 
 # -- late rows
@@ -513,11 +515,11 @@ def test_the_mill_itself_can_be_followed(tmp_path: Path) -> None:
             mill.land("rows", "\n".join(f'{{"id": "{t}", "ts": {t}}}' for t in times).encode())
             mill.tick()
         found = list(mill.tail("rows"))
-    told = [
+    followed = [
         item.at // SECOND if isinstance(item, Watermark) else [int(t) for t in item["event_id"].to_pylist()]
         for item in found
     ]
-    assert told == [[1, 2], 2, [3], 3, [4]]
+    assert followed == [[1, 2], 2, [3], 3, [4]]
 
 
 def test_metrics_count_late_rows_by_what_each_window_did_with_them(play) -> None:
@@ -525,7 +527,7 @@ def test_metrics_count_late_rows_by_what_each_window_did_with_them(play) -> None
     player.land(100)
     player.land(99, 95, 40, 2)
     player.tick()
-    told = player.mill.meter.text()
+    followed = player.mill.meter.text()
     totals = late_totals(player.feed)
     assert totals.rows == 4
     for window, fates in totals.windows.items():
@@ -535,6 +537,6 @@ def test_metrics_count_late_rows_by_what_each_window_did_with_them(play) -> None
         assert sum(found.values()) == 4
         for fate, count in found.items():
             labels = f'fate="{fate}",stream="s",window="{window}"'
-            assert f"tidemill_late_rows_total{{{labels}}} {count}.0" in told
-    assert 'tidemill_late_dropped_total{stream="s"} 4.0' in told
+            assert f"tidemill_late_rows_total{{{labels}}} {count}.0" in followed
+    assert 'tidemill_late_dropped_total{stream="s"} 4.0' in followed
     assert player.mill.status()[0].late_dropped == 4

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from tests.support.patience import PATIENCE
 
 from tidemill.ingest.gateway.gateway import Gateway
 from tidemill.mill import Mill, wall_clock
@@ -17,7 +18,7 @@ from tidemill.model.clock import Clock
 from tidemill.server.access.rates import RateLimits
 from tidemill.server.access.tokens import Tokens
 from tidemill.server.app import create_app
-from tidemill.server.running import serve
+from tidemill.server.listener import serve
 from tidemill.server.service import Service
 
 PROJECT = """
@@ -190,14 +191,20 @@ def running(
         warehouse, settings = mill.project.warehouse, mill.project.gateway
         landed = threading.Event()
 
-        def told(_outputs: Sequence[object] = ()) -> None:
+        def reported(_outputs: Sequence[object] = ()) -> None:
             landed.set()
             service.woken.ring()
 
         with Gateway(
-            warehouse, mill.project.streams, settings, mill.state, mill.warehouse.landing, mill.clock, told
+            warehouse,
+            mill.project.streams,
+            settings,
+            mill.state,
+            mill.warehouse.landing,
+            mill.clock,
+            reported,
         ) as gateway:
-            service = Service(mill, gateway, Tokens(warehouse), RateLimits(), mill.meter, landed=told)
+            service = Service(mill, gateway, Tokens(warehouse), RateLimits(), mill.meter, landed=reported)
             stop, ready = threading.Event(), threading.Event()
             urls: list[str] = []
             errors: list[BaseException] = []
@@ -220,7 +227,7 @@ def running(
             if errors:
                 raise errors[0]
             try:
-                with httpx.Client(base_url=urls[0], timeout=60) as http:
+                with httpx.Client(base_url=urls[0], timeout=PATIENCE) as http:
                     yield Served(urls[0], service, http, landed)
             finally:
                 stop.set()

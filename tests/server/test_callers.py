@@ -9,7 +9,7 @@ import pytest
 from tidemill.mill import wall_clock
 from tidemill.model.errors import ForbiddenError, MachineError
 from tidemill.server.app import create_app
-from tidemill.server.running import serve
+from tidemill.server.listener import serve
 
 BEARER = 'Bearer realm="tidemill"'
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
+from tests.support.patience import PATIENCE
 
 from tidemill.client import AsyncClient, Client, ClientError, Retries
 from tidemill.config.gateway import KIB
@@ -166,11 +167,11 @@ def test_a_server_that_is_not_there_yet_is_waited_for():
         tries.append(seconds)
         if len(tries) == 3:
             server.start()
-            assert there.wait(30)
+            assert there.wait(PATIENCE)
 
     with Client(f"http://127.0.0.1:{port}", sleep=sleep, clock=lambda: 0.0) as client:
         assert client.send("s", {"a": 1}).ingestion == "aa-1"
-    server.join(30)
+    server.join(PATIENCE)
     assert len(tries) == 3
 
 

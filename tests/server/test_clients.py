@@ -25,6 +25,7 @@ from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from tests.support.patience import PATIENCE
 
 RESOURCE = Resource.create({"service.name": "shop"})
 needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
@@ -37,7 +38,7 @@ def curl(*arguments: str) -> tuple[int, str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     body, _, status = done.stdout.rpartition("\n")
     return int(status), body
@@ -148,9 +149,9 @@ def test_records_that_can_be_no_events_are_a_partial_success(served):
     headers = {"Content-Type": "application/x-protobuf"}
     answer = served.http.post("/v1/otlp/v1/logs", content=request.SerializeToString(), headers=headers)
     assert answer.status_code == 200
-    told = ExportLogsServiceResponse.FromString(answer.content)
-    assert told.partial_success.rejected_log_records == 1
-    assert told.partial_success.error_message
+    document = ExportLogsServiceResponse.FromString(answer.content)
+    assert document.partial_success.rejected_log_records == 1
+    assert document.partial_success.error_message
     assert [record["body"] for record in payloads(served, "logs")] == ["fine"]
 
 

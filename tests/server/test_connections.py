@@ -96,9 +96,9 @@ def test_a_body_that_stalls_is_408_while_others_are_served(quick):
         slow.settimeout(10)
         answer = slow.recv(65536)
     assert answer.startswith(b"HTTP/1.1 408 ")
-    told = problem(answer)
-    assert (told["code"], told["retry"]) == ("timeout", "later")
-    assert "0.3 s" in told["detail"]
+    document = problem(answer)
+    assert (document["code"], document["retry"]) == ("timeout", "later")
+    assert "0.3 s" in document["detail"]
     released(quick)
 
 
@@ -206,8 +206,8 @@ def test_a_body_that_says_it_is_too_large_is_refused_before_it_is_read(quick):
         large.sendall(HEAD + b"Expect: 100-continue\r\nContent-Length: 65537\r\n\r\n")
         answer = large.recv(65536)
     assert answer.startswith(b"HTTP/1.1 413 ")
-    told = problem(answer)
-    assert (told["code"], told["where"]) == ("too_large", "gateway.requests.body")
+    document = problem(answer)
+    assert (document["code"], document["where"]) == ("too_large", "gateway.requests.body")
 
 
 def test_a_body_that_turns_out_too_large_is_refused_and_the_connection_lives_on(quick):

@@ -33,9 +33,9 @@ def registering(serving, store):
 def test_an_object_becomes_a_slice_with_its_bounds(registering):
     answer = registering.register(location="hour-10.ndjson", metadata={"dataset": {"name": "requests"}})
     assert answer.status_code == 201
-    told = answer.json()
-    entry = registering.mill.slice(told["slice"])
-    assert told == {
+    document = answer.json()
+    entry = registering.mill.slice(document["slice"])
+    assert document == {
         "slice": entry.id,
         "stream": "requests",
         "new": True,

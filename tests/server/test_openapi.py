@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from tests.support.hypothesis_settings import examples
+from tests.support.patience import PATIENCE
 
 ENDLESS = ["/v1/events", "/v1/overview/events"]  # streams of events: they do not end
 
@@ -130,6 +131,6 @@ def _holds(operation, mode, count, real, statuses) -> None:
             case.path_parameters.update(
                 {name: data.draw(real[name]) for name in case.path_parameters if name in real}
             )
-        statuses.add(case.call_and_validate(checks=CHECKS, timeout=30).status_code)
+        statuses.add(case.call_and_validate(checks=CHECKS, timeout=PATIENCE).status_code)
 
     holds()

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from tests.support.reading_playing import PROJECT
+
+from tidemill.server.overview_routes import EVERY
+
+pytestmark = pytest.mark.long
 
 
 def stream(found, name):
@@ -39,26 +44,40 @@ def test_a_slice_that_cannot_be_read_is_a_problem_with_its_remedy(serving):
 
 
 def test_events_come_at_once_and_when_something_changes(serving, monkeypatch):
-    monkeypatch.setattr("tidemill.server.overview.EVERY", 0.02)
+    monkeypatch.setattr("tidemill.server.overview_routes.EVERY", 0.02)
     served = serving(text=PROJECT)
     with served.http.stream("GET", "/v1/overview/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
-        told = (json.loads(line[6:]) for line in lines if line.startswith("data: "))
-        assert stream(next(told), "requests")["outcomes"]["accepted"] == 0
+        document = (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        assert stream(next(document), "requests")["outcomes"]["accepted"] == 0
         served.send("requests", [served.request("e1")])
         served.settle()
         seen = []
-        for found in told:
+        for found in document:
             seen.append(stream(found, "requests")["outcomes"]["accepted"])
             if seen[-1]:
                 break
         assert seen[-1] == 1
 
 
-def test_of_a_shared_stream_a_tenant_hears_that_it_is_there(serving):
+def test_a_change_that_nobody_rings_for_is_looked_for_within_a_second():
+    assert 2 * EVERY < 1  # the pause after a look, and the wait for a ring
+
+
+def test_of_a_shared_stream_a_tenant_hears_what_its_own_events_say(serving):
     served = serving(text=PROJECT)
+    mine = {"event_id": "a", "ts": "2024-01-15T10:00:01Z", "tenant": "acme"}
+    theirs = [{"event_id": f"g{n}", "ts": "2024-01-15T11:00:00Z", "tenant": "globex"} for n in range(3)]
+    lines = [mine, mine, {**mine, "ts": "2024-01-15T10:00:02Z"}, *theirs]
+    served.mill.land("shared", "\n".join(map(json.dumps, lines)).encode(), name="both", source="test")
+    served.settle()
     found = served.http.get("/v1/overview", headers=served.token("read", tenant="acme")).json()
     assert [one["stream"] for one in found["streams"]] == ["requests", "shared", "bare"]
-    assert set(stream(found, "shared")) == {"stream", "description"}
+    shared = stream(found, "shared")
+    assert shared["outcomes"] == {"accepted": 1, "conflict": 1, "rejected": 0}
+    assert shared["watermark"].startswith("2024-01-15T10:00:0")  # and not what globex has sent since
+    assert shared["rate"]["per_second"] == round(1 / 60, 3)
+    assert shared["not_known"] == ["duplicate", "late", "slices", "windows"]
+    assert not {"slices", "windows", "stale_tiles"} & set(shared)
     assert "outcomes" in stream(found, "requests")

@@ -68,9 +68,9 @@ def test_a_large_body_is_taken_apart_beside_the_others(served):
 def test_limits_are_413_and_say_which(still, body, what):
     answer = post(still, body)
     assert answer.status_code == 413
-    told = answer.json()
-    assert told["code"] == "too_large"
-    assert f"gateway.requests.{what}" in told["hint"] + told["where"]
+    document = answer.json()
+    assert document["code"] == "too_large"
+    assert f"gateway.requests.{what}" in document["hint"] + document["where"]
     assert still.gateway.status().acknowledged == 0
 
 
@@ -115,10 +115,10 @@ def test_what_is_not_read_is_415_and_says_what_is(still, headers, where):
 def test_what_cannot_be_used_is_400_and_nothing_of_it_is_taken(still, body, headers):
     answer = post(still, body, **headers)
     assert answer.status_code == 400
-    told = answer.json()
-    assert told["code"] == "input"
-    assert told["hint"]
-    assert told["instance"] == "/v1/streams/requests/events"
+    document = answer.json()
+    assert document["code"] == "input"
+    assert document["hint"]
+    assert document["instance"] == "/v1/streams/requests/events"
     assert still.gateway.status().acknowledged == 0
 
 

@@ -6,6 +6,7 @@ import json
 import threading
 
 import pytest
+from tests.support.patience import PATIENCE
 
 from tidemill.mill import monotonic_clock
 from tidemill.model.time import parse_instant
@@ -18,13 +19,18 @@ WAIT = {"wait": "1"}
 def test_what_is_acknowledged_is_durable_and_known_by_its_ingestion(served):
     answer = served.send("requests", served.request("a"))
     assert answer.status_code == 202
-    told = answer.json()
-    assert told == {"ingestion": told["ingestion"], "stream": "requests", "events": 1, "status": "durable"}
-    assert answer.headers["location"] == f"/v1/ingestions/{told['ingestion']}"
+    document = answer.json()
+    assert document == {
+        "ingestion": document["ingestion"],
+        "stream": "requests",
+        "events": 1,
+        "status": "durable",
+    }
+    assert answer.headers["location"] == f"/v1/ingestions/{document['ingestion']}"
     served.settle()
     after = served.http.get(answer.headers["location"]).json()
     assert after == {
-        "ingestion": told["ingestion"],
+        "ingestion": document["ingestion"],
         "stream": "requests",
         "status": "decided",
         "slice": served.mill.ledger("requests")[0].id,
@@ -51,7 +57,7 @@ def test_before_it_lands_an_ingestion_is_buffered_and_then_landed(serving):
     buffered = served.http.get(where).json()
     assert (buffered["status"], buffered["slice"], buffered["counts"]) == ("buffered", None, None)
     served.gateway.hurry(where.rpartition("/")[2])
-    served.landed.wait(30)
+    served.landed.wait(PATIENCE)
     landed = served.http.get(where).json()
     assert (landed["status"], landed["counts"], landed["outcomes"]) == ("landed", None, None)
     served.tick()
@@ -76,14 +82,14 @@ def test_a_conflict_is_409_with_both_hashes(served):
         answer = served.send("requests", served.request("a", status=500), params=WAIT)
     assert answer.status_code == 409
     assert answer.headers["content-type"] == "application/problem+json"
-    told = answer.json()
-    assert told["type"] == "urn:tidemill:problem:conflict"
-    assert told["counts"] == {"conflict": 1}
-    (outcome,) = told["outcomes"]
+    document = answer.json()
+    assert document["type"] == "urn:tidemill:problem:conflict"
+    assert document["counts"] == {"conflict": 1}
+    (outcome,) = document["outcomes"]
     assert outcome["code"] == "conflict"
     assert outcome["content_hash"] != outcome["accepted_hash"]
     assert len(outcome["content_hash"]) == len(outcome["accepted_hash"]) == 16
-    assert told["ingestion"] == answer.headers["location"].rpartition("/")[2]
+    assert document["ingestion"] == answer.headers["location"].rpartition("/")[2]
 
 
 def test_only_rejected_is_422_with_a_code_for_each(served):
@@ -91,9 +97,9 @@ def test_only_rejected_is_422_with_a_code_for_each(served):
     with served.ticking():
         answer = served.send("requests", bad, params=WAIT)
     assert answer.status_code == 422
-    told = answer.json()
-    assert (told["code"], told["counts"]) == ("rejected", {"rejected": 2})
-    assert [o["code"] for o in told["outcomes"]] == ["bad_time", "missing_id"]
+    document = answer.json()
+    assert (document["code"], document["counts"]) == ("rejected", {"rejected": 2})
+    assert [o["code"] for o in document["outcomes"]] == ["bad_time", "missing_id"]
 
 
 def test_mixed_outcomes_are_207_in_the_order_they_were_sent(served):
@@ -112,18 +118,18 @@ def test_mixed_outcomes_are_207_in_the_order_they_were_sent(served):
             "/v1/streams/requests/events", content=body, headers=NDJSON | {"Prefer": "wait=20"}
         )
     assert answer.status_code == 207
-    told = answer.json()
-    assert [o["outcome"] for o in told["outcomes"]] == [
+    document = answer.json()
+    assert [o["outcome"] for o in document["outcomes"]] == [
         "accepted",
         "rejected",
         "conflict",
         "duplicate",
         "duplicate",
     ]
-    assert told["counts"] == {"accepted": 1, "rejected": 1, "conflict": 1, "duplicate": 2}
-    assert told["outcomes"][1]["code"] == "malformed"
+    assert document["counts"] == {"accepted": 1, "rejected": 1, "conflict": 1, "duplicate": 2}
+    assert document["outcomes"][1]["code"] == "malformed"
     counted = served.http.get(answer.headers["location"], params={"outcomes": 0}).json()
-    assert (counted["counts"], counted["outcomes"]) == (told["counts"], None)
+    assert (counted["counts"], counted["outcomes"]) == (document["counts"], None)
 
 
 def test_when_the_time_is_up_it_is_pending_and_durable(served):
@@ -240,11 +246,11 @@ def test_a_retracted_request_with_bounds_is_refused_when_it_comes_again(served):
     served.mill.retract(served.mill.plan_retraction(taken, "a mistake"))
     for wait in ({}, WAIT):
         again = served.send("requests", served.request("a"), params=bounds | wait)
-        told = again.json()
-        assert (again.status_code, told["code"], told["retry"]) == (409, "retracted", "never")
-        assert f"slice {taken[:12]}, which was retracted" in told["detail"]
-        assert "(a mistake)" in told["detail"]
-        assert "other bytes" in told["hint"]
+        document = again.json()
+        assert (again.status_code, document["code"], document["retry"]) == (409, "retracted", "never")
+        assert f"slice {taken[:12]}, which was retracted" in document["detail"]
+        assert "(a mistake)" in document["detail"]
+        assert "other bytes" in document["hint"]
     assert len(served.mill.ledger("requests")) == 1
     assert served.mill.slice(taken).landings == 1
     other = served.http.post(
@@ -315,8 +321,8 @@ def test_who_waits_is_answered_though_the_clock_is_put_back_or_forward(serving, 
         assert served.send("requests", served.request("a"), params=WAIT).json()["counts"] == {"accepted": 1}
         clock.step(step)
         for event_id in ("b", "c"):
-            told = served.send("requests", served.request(event_id), params=WAIT)
-            assert (told.status_code, told.json()["counts"]) == (200, {"accepted": 1})
+            document = served.send("requests", served.request(event_id), params=WAIT)
+            assert (document.status_code, document.json()["counts"]) == (200, {"accepted": 1})
     arrivals = [entry.slice.arrival for entry in served.mill.state.slices("requests")]
     assert arrivals == sorted(arrivals)
     shown = served.http.get("/v1/status").json()
@@ -335,6 +341,7 @@ SLOW = """
 version: 1
 gateway:
   window: {kind: fixed, size: 1h}
+  triggers: {rate_change: null}
   %(gateway)s
 streams:
   requests:
@@ -388,3 +395,56 @@ def test_one_tenant_does_not_declare_bounds_for_all(served):
     own = served.http.post("/v1/streams/requests/events", params=BOUNDS, json=[], headers=headers)
     shared = served.http.post("/v1/streams/events/events", params=BOUNDS, json=[], headers=headers)
     assert (own.status_code, shared.status_code, shared.json()["code"]) == (202, 403, "forbidden")
+
+
+def test_with_landed_a_sender_is_answered_once_its_events_are_in_a_slice(serving):
+    served = serving(text=SLOW, gateway="acknowledge: landed")
+    answer = served.send("requests", served.request("a"))
+    assert (answer.status_code, answer.json()["status"]) == (202, "landed")
+    (entry,) = served.mill.ledger("requests")
+    found = served.http.get(answer.headers["location"]).json()
+    assert (found["status"], found["slice"]) == ("landed", entry.id)
+
+
+def test_with_landed_each_way_to_send_waits_for_the_slice(serving):
+    served = serving(gateway="acknowledge: landed")
+    cloud = {"specversion": "1.0", "id": "2", "source": "/shop", "type": "login", "tenant": "acme"}
+    cloud["time"] = "2026-01-05T10:00:01Z"
+    sent = served.http.post(
+        "/v1/streams/events/events",
+        content=json.dumps(cloud),
+        headers={"Content-Type": "application/cloudevents+json"},
+    )
+    assert (sent.status_code, sent.json()["status"]) == (202, "landed")
+    assert len(served.mill.ledger("events")) == 1
+    line = {"timeUnixNano": "1767607202000000000", "body": {"stringValue": "no stock"}}
+    logs = {"resourceLogs": [{"scopeLogs": [{"logRecords": [line]}]}]}
+    assert served.http.post("/v1/otlp/v1/logs", json=logs).status_code == 200
+    assert len(served.mill.ledger("logs")) == 1
+
+
+def test_what_does_not_land_is_refused_with_a_time_to_try_again(serving):
+    served = serving(text=SLOW, gateway="acknowledge: landed")
+    in_the_way = served.mill.project.warehouse / "slices" / "requests"
+    in_the_way.parent.mkdir(exist_ok=True)
+    in_the_way.write_text("")
+    refused = served.send("requests", served.request("a"))
+    said = refused.json()
+    assert (refused.status_code, said["code"], said["retry"]) == (503, "storage", "later")
+    assert refused.headers["retry-after"] == "5"
+    assert said["detail"] == "the events could not be landed"
+    in_the_way.unlink()
+    again = served.send("requests", served.request("a"))
+    assert (again.status_code, again.json()["status"]) == (202, "landed")
+    served.tick()
+    newest, first = (entry.counts for entry in served.mill.ledger("requests"))  # the first one landed as well
+    assert (first.accepted, first.duplicate, newest.accepted, newest.duplicate) == (1, 0, 0, 1)
+
+
+def test_a_sender_waits_for_its_slice_no_longer_than_the_server_allows(serving):
+    text = SLOW.replace("{kind: fixed, size: 1h}", "{min: 1h, max: 1h}")
+    served = serving(text=text, gateway="acknowledge: landed\n  requests: {wait: 50ms}")
+    refused = served.send("requests", served.request("a"))
+    assert (refused.status_code, refused.json()["code"]) == (503, "storage")
+    assert refused.json()["detail"] == "the events have not landed within 0.05 s"
+    assert served.http.get("/readyz").status_code == 200  # the log was written

@@ -105,8 +105,22 @@ def test_a_dataset_is_downloaded_whole(full, form):
     assert table.column("status").to_pylist() == [BIG + i for i in range(5)]
 
 
+def test_a_dataset_is_the_revision_of_an_arrival(full):
+    where = f"/v1/streams/requests/windows/{HOUR}"
+    (first,) = said(full, where, as_of="0s")["as_of"]["revisions"]
+    then = said(full, where, as_of=first["since"])["as_of"]
+    assert (then["revision"], then["rows"], then["changed"], then["reaches_back_to"]) == (1, 5, False, None)
+    assert said(full, where, as_of="2000-01-01T00:00:00Z")["as_of"]["revision"] is None
+    assert "as_of" not in said(full, where)
+    rows = f"/v1/streams/requests/datasets/{HOUR}"
+    answer = full.http.get(rows, params={"as_of": first["since"]})
+    assert (answer.status_code, answer.headers["tidemill-revision"]) == (200, "1")
+
+
 def test_a_dataset_that_is_not_there_is_not_found(full):
     for path, status in [
+        (f"{HOUR}?as_of=2000-01-01T00:00:00Z", 404),
+        (f"{HOUR}?as_of=1h&revision=1", 400),
         ("2020-01-01T00:00:00Z", 404),
         (f"{HOUR}?revision=9", 404),
         ("yesterday", 400),

@@ -24,16 +24,16 @@ def code(cell: str) -> set[str]:
 
 
 def test_every_address_of_reading_is_told_with_its_parameters(still):
-    told = {one: code(row[1]) for row in rows("Addresses") for one in code(row[0])}
+    document = {one: code(row[1]) for row in rows("Addresses") for one in code(row[0])}
     taken: dict[str, set[str]] = {}
     for path, item in still.http.get("/openapi.json").json()["paths"].items():
         for method, operation in item.items():
             if "reading" in operation["tags"] or path == "/metrics":
                 asked = {one["name"] for one in operation.get("parameters", []) if one["in"] != "path"}
                 taken[f"{method.upper()} {path}"] = asked - OF_ALL
-    assert told.keys() == taken.keys()
+    assert document.keys() == taken.keys()
     for address, parameters in taken.items():
-        assert parameters <= told[address], address
+        assert parameters <= document[address], address
 
 
 def test_every_metric_of_the_gateway_is_told_with_its_labels(still):

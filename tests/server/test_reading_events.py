@@ -10,6 +10,7 @@ from itertools import islice
 
 import httpx
 import pytest
+from tests.support.patience import PATIENCE
 from tests.support.reading_playing import PROJECT
 
 from tidemill.model.time import HOUR, parse_instant
@@ -27,15 +28,15 @@ def served(serving):
 
 def enter(served, *numbers: int, stream: str = "requests") -> None:
     """Have events in the outbox, one of each number."""
-    told = [withdrawn(WindowKey(stream, NOON + n * HOUR, HOUR), 1, f"because {n}", NOON) for n in numbers]
-    served.mill.state.observe([], told)
+    reported = [withdrawn(WindowKey(stream, NOON + n * HOUR, HOUR), 1, f"because {n}", NOON) for n in numbers]
+    served.mill.state.observe([], reported)
     served.service.woken.ring()
 
 
 @contextmanager
 def listening(served, **how: object) -> Iterator[Iterator[tuple[str, dict]]]:
     """The events that a listener hears, each with its id, once the server knows of it."""
-    with served.http.stream("GET", "/v1/events", timeout=30, **how) as answer:
+    with served.http.stream("GET", "/v1/events", timeout=PATIENCE, **how) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
@@ -98,7 +99,7 @@ def test_a_place_that_is_none_is_refused(served, place):
 
 def test_silence_is_broken_by_comments(served, monkeypatch):
     monkeypatch.setattr(stream_events, "HEARTBEAT", 0.02)
-    with served.http.stream("GET", "/v1/events", timeout=30) as answer:
+    with served.http.stream("GET", "/v1/events", timeout=PATIENCE) as answer:
         lines = [line for line in islice(answer.iter_lines(), 9) if line]
     assert lines[:2] == ["retry: 1000", "id: 0"]  # who loses it before the first event goes on from there
     assert lines[2:] == [": still here"] * 3
@@ -146,7 +147,7 @@ def _outbox(served) -> stream_events.EventFeed:
 
 
 def test_listeners_are_let_go_when_the_server_stops(served):
-    with served.http.stream("GET", "/v1/events", timeout=30) as answer:
+    with served.http.stream("GET", "/v1/events", timeout=PATIENCE) as answer:
         lines = answer.iter_lines()
         assert next(lines).startswith("retry: ")
         assert next(lines).startswith("id: ")

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 
 import httpx
 import pytest
+from tests.support.patience import PATIENCE
 from tests.support.reading_playing import HOUR, PROJECT
 
-from tidemill.server import reading_windows
-from tidemill.server.readers import AT_ONCE
+from tidemill.server import window_routes
+from tidemill.server.reader_threads import AT_ONCE
 
 PIECES = 2_000
 
@@ -27,7 +28,7 @@ def test_many_ask_while_events_come_and_every_answer_is_one_that_stood(serving):
 
     def asking(path: str, key: str) -> list[int]:
         seen = []
-        with httpx.Client(base_url=served.url, timeout=60) as http:
+        with httpx.Client(base_url=served.url, timeout=PATIENCE) as http:
             while True:
                 over = done.is_set()
                 answer = http.get(path)
@@ -50,7 +51,7 @@ def test_many_ask_while_events_come_and_every_answer_is_one_that_stood(serving):
         finally:
             done.set()
         for one in running:
-            seen = one.result(60)
+            seen = one.result(PATIENCE)
             assert seen == sorted(seen)
             assert set(seen) <= set(range(each, rounds * each + 1, each))
             assert seen[-1] == rounds * each
@@ -76,10 +77,10 @@ def test_downloads_that_nobody_reads_hold_up_nobody_and_are_not_made(serving, mo
             if len(ended) == listeners:
                 end.set()
 
-    monkeypatch.setattr(reading_windows, "pieces", endless)
+    monkeypatch.setattr(window_routes, "pieces", endless)
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(httpx.Client(base_url=served.url, timeout=60)) for _ in range(listeners)
+            stack.enter_context(httpx.Client(base_url=served.url, timeout=PATIENCE)) for _ in range(listeners)
         ]
         for client in clients:
             answer = stack.enter_context(client.stream("GET", f"/v1/streams/requests/datasets/{HOUR}"))
@@ -89,7 +90,7 @@ def test_downloads_that_nobody_reads_hold_up_nobody_and_are_not_made(serving, mo
             assert query.json()["rows"] == [{"count": 1}]
         assert not ended
         assert max(made) < PIECES - 1
-    assert end.wait(30)  # those who left are let go
+    assert end.wait(PATIENCE)  # those who left are let go
 
 
 def test_a_download_that_fails_midway_is_not_whole(serving, monkeypatch):
@@ -101,7 +102,7 @@ def test_a_download_that_fails_midway_is_not_whole(serving, monkeypatch):
         yield b"some"
         raise OSError("the disk is gone")
 
-    monkeypatch.setattr(reading_windows, "pieces", breaking)
+    monkeypatch.setattr(window_routes, "pieces", breaking)
     with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
         served.http.get(f"/v1/streams/requests/datasets/{HOUR}")
     monkeypatch.undo()

@@ -246,10 +246,10 @@ def answered(two: Two, asked: Asked, headers: dict[str, str]) -> tuple[int, str]
     if asked.operation in ("get_events", "get_overview_events"):
         with http.stream("GET", asked.url, params=asked.params, headers=headers) as answer:
             if answer.status_code == 200:
-                told = "\n".join(_until_silent(answer.iter_lines()))
+                reported = "\n".join(_until_silent(answer.iter_lines()))
             else:
-                told = answer.read().decode()
-            return answer.status_code, told
+                reported = answer.read().decode()
+            return answer.status_code, reported
     answer = http.request(asked.method, asked.url, params=asked.params, json=asked.content, headers=headers)
     media = answer.headers["content-type"] if answer.content else ""
     if "parquet" in media:
@@ -288,8 +288,8 @@ def walked(two: Two, headers: dict[str, str]) -> dict[str, list[tuple[Asked, int
 @pytest.mark.parametrize("scopes", [("read", "ingest"), ("admin",)])
 def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
     monkeypatch.setattr("tidemill.server.stream_events.HEARTBEAT", 0.1)
-    monkeypatch.setattr("tidemill.server.overview.HEARTBEAT", 0.1)
-    monkeypatch.setattr("tidemill.server.overview.EVERY", 0.05)
+    monkeypatch.setattr("tidemill.server.overview_routes.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview_routes.EVERY", 0.05)
     found = walked(two, two.served.token(*scopes, tenant=OURS))
     assert len(found) > 18  # every operation there is
     for answers in found.values():
@@ -299,30 +299,30 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
                 assert mark not in text or mark in asked.said, (asked, text)
             assert not TOLD & numbers(text), (asked, TOLD & numbers(text), text)
 
-    def told(operation: str, *of: str) -> bool:
+    def reported(operation: str, *of: str) -> bool:
         return any(all(one in text for one in of) for _, status, text in found[operation] if status == 200)
 
     # and of its own it is told all
-    assert told("get_query", '"count":12')
-    assert told("get_search", "a-late")
-    assert told("get_search", '"total":12')
-    assert told("get_quarantine", "no JSON: OURS", "a-bad")
-    assert told("get_late", "a-late", '"total":1')
-    assert told("get_dataset", '"rows": 11')
-    assert told("get_ingestion", "accepted")
-    assert told("get_windows", '"stream":"shared"', HOUR)
-    assert told("get_events", "tidemill.dataset.available", '"stream":"shared"')
-    assert told("get_vector", '"v-both"', f'"values":[{MINE}.0]')
-    assert told("get_chain", '"v-ours"')
-    assert told("get_deltas", '"deltas":2', '"vectors":2')
-    assert told("get_results", "/ours", f'"n":{MINE}')
+    assert reported("get_query", '"count":12')
+    assert reported("get_search", "a-late")
+    assert reported("get_search", '"total":12')
+    assert reported("get_quarantine", "no JSON: OURS", "a-bad")
+    assert reported("get_late", "a-late", '"total":1')
+    assert reported("get_dataset", '"rows": 11')
+    assert reported("get_ingestion", "accepted")
+    assert reported("get_windows", '"stream":"shared"', HOUR)
+    assert reported("get_events", "tidemill.dataset.available", '"stream":"shared"')
+    assert reported("get_vector", '"v-both"', f'"values":[{MINE}.0]')
+    assert reported("get_chain", '"v-ours"')
+    assert reported("get_deltas", '"deltas":2', '"vectors":2')
+    assert reported("get_results", "/ours", f'"n":{MINE}')
     for operation in ("get_overview", "get_overview_events"):
-        assert told(operation, '"stream":"requests"', f'"accepted":{MINE}')
-    assert told("get_query_cell", '"stream":"shared"', '"total":12', "a-late")
-    assert told("get_timeline", '"stream":"shared"', '"slices":null')
-    assert told("get_window", '"stream":"shared"', '"revisions":[{"revision":1}]')
-    assert told("get_window_changes", '"added":11', "a-0")
-    assert told("get_trace", '"event_id":"a-0"', '"outcome":"accepted"', '"includes":true')
+        assert reported(operation, '"stream":"requests"', f'"accepted":{MINE}')
+    assert reported("get_query_cell", '"stream":"shared"', '"total":12', "a-late")
+    assert reported("get_timeline", '"stream":"shared"', '"slices":null')
+    assert reported("get_window", '"stream":"shared"', '"revisions":[{"revision":1}]')
+    assert reported("get_window_changes", '"added":11', "a-0")
+    assert reported("get_trace", '"event_id":"a-0"', '"outcome":"accepted"', '"includes":true')
     for operation in ("get_status", "get_metrics", "post_rebuild", "post_retry", "post_replay"):
         assert {status for _, status, _ in found[operation]} == {403}
     for operation in ("get_ledger", "get_manifest", "get_slice", "get_changes"):
@@ -334,10 +334,10 @@ def test_no_route_tells_a_tenant_of_another(two, scopes, monkeypatch):
 def test_an_operator_is_told_of_all(two, monkeypatch):
     """So the walk above passes by what there is to tell."""
     monkeypatch.setattr("tidemill.server.stream_events.HEARTBEAT", 0.1)
-    monkeypatch.setattr("tidemill.server.overview.HEARTBEAT", 0.1)
-    monkeypatch.setattr("tidemill.server.overview.EVERY", 0.05)
+    monkeypatch.setattr("tidemill.server.overview_routes.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview_routes.EVERY", 0.05)
     found = walked(two, two.served.token("admin"))
-    telling = {
+    revealing = {
         operation
         for operation, answers in found.items()
         if any(
@@ -345,7 +345,7 @@ def test_an_operator_is_told_of_all(two, monkeypatch):
             for asked, status, text in answers
         )
     }
-    assert telling >= {
+    assert revealing >= {
         "get_streams", "get_stream", "get_ledger", "get_slice", "get_status", "get_metrics", "get_windows",
         "get_datasets", "get_dataset", "get_query", "post_query", "get_search", "post_search",
         "get_quarantine", "get_late", "get_events", "get_ingestion", "get_vector", "get_chain", "get_results",
@@ -378,8 +378,8 @@ def test_a_stream_of_another_is_as_absent_as_one_that_never_was(two):
 
 def test_a_tenants_events_say_that_there_is_something_and_no_more(two, monkeypatch):
     monkeypatch.setattr("tidemill.server.stream_events.HEARTBEAT", 0.1)
-    monkeypatch.setattr("tidemill.server.overview.HEARTBEAT", 0.1)
-    monkeypatch.setattr("tidemill.server.overview.EVERY", 0.05)
+    monkeypatch.setattr("tidemill.server.overview_routes.HEARTBEAT", 0.1)
+    monkeypatch.setattr("tidemill.server.overview_routes.EVERY", 0.05)
     headers = two.served.token("read", tenant=OURS)
     with two.served.http.stream("GET", "/v1/events", params={"after": 0}, headers=headers) as answer:
         lines = list(_until_silent(answer.iter_lines()))

@@ -16,6 +16,7 @@ version: 1
 engine: {cores: 2, memory: 1g}
 gateway:
   window: {kind: fixed, size: 1h}
+  triggers: {rate_change: null}
   %(gateway)s
 streams:
   embeddings:
@@ -51,12 +52,12 @@ def full(serving):
     visits = [{"event_id": str(n), "ts": f"2026-01-05T10:0{n}:30Z", "user": "u"} for n in range(3)]
     assert served.send("embeddings", deltas).status_code == 202
     assert served.send("visits", visits).status_code == 202
-    told = served.http.post("/v1/flush").json()
-    assert [(one["stream"], one["trigger"], one["events"]) for one in told["windows"]] == [
+    document = served.http.post("/v1/flush").json()
+    assert [(one["stream"], one["trigger"], one["events"]) for one in document["windows"]] == [
         ("embeddings", "explicit", 2),
         ("visits", "explicit", 3),
     ]
-    assert told["pending"] == 0
+    assert document["pending"] == 0
     served.settle()
     return served
 
@@ -70,7 +71,7 @@ def said_by_cli(served, *arguments: object) -> dict:
 
 def test_what_the_command_line_says_http_and_the_client_say_too(full) -> None:
     with Client(full.url) as client:
-        for told, asked, command in (
+        for output, asked, command in (
             (client.vector("embeddings", "a/1"), "vectors/a%2F1", ("vector", "embeddings", "a/1")),
             (
                 client.vector("embeddings", "a/1", "2026-01-05T10:04:00Z"),
@@ -89,9 +90,9 @@ def test_what_the_command_line_says_http_and_the_client_say_too(full) -> None:
                 ("deltas", "embeddings", "--limit", "7"),
             ),
         ):
-            assert full.http.get(f"/v1/streams/embeddings/{asked}").json() == told
-            assert said_by_cli(full, *command) == told
-        for told, asked, command in (
+            assert full.http.get(f"/v1/streams/embeddings/{asked}").json() == output
+            assert said_by_cli(full, *command) == output
+        for output, asked, command in (
             (client.results("visits"), "results", ("results", "visits")),
             (
                 client.results("visits", "minutes", limit=1),
@@ -99,8 +100,8 @@ def test_what_the_command_line_says_http_and_the_client_say_too(full) -> None:
                 ("results", "visits", "minutes", "--limit", "1"),
             ),
         ):
-            assert full.http.get(f"/v1/streams/visits/{asked}").json() == told
-            assert said_by_cli(full, *command) == told
+            assert full.http.get(f"/v1/streams/visits/{asked}").json() == output
+            assert said_by_cli(full, *command) == output
         (batch,) = client.deltas("embeddings")["windows"]
         assert (batch["start"], batch["revision"], batch["received"]) == ("2026-01-05T10:00:00Z", 1, 1)
         assert client.vector("embeddings", "a/1")["values"] == [1.5, 2.25]
@@ -125,5 +126,5 @@ def test_the_command_line_flushes_a_gateway_that_runs(full, monkeypatch: pytest.
     full.gateway.address = full.url
     full.send("visits", {"event_id": "later", "ts": "2026-01-05T10:09:00Z", "user": "u"})
     write_status(Path(full.mill.project.warehouse), full.gateway.status())
-    (told,) = said_by_cli(full, "flush", "visits", "--gateway")["gateways"]
-    assert [(one["stream"], one["events"]) for one in told["windows"]] == [("visits", 1)]
+    (output,) = said_by_cli(full, "flush", "visits", "--gateway")["gateways"]
+    assert [(one["stream"], one["events"]) for one in output["windows"]] == [("visits", 1)]

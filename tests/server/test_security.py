@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 from tests.server.conftest import PROJECT
+from tests.support.patience import PATIENCE
 from tests.support.reading_playing import PROJECT as SHARED
 
 from tidemill.model.errors import DamageError
@@ -80,8 +81,8 @@ def times(served, **how: object) -> set[tuple[str, str]]:
         served.http.get("/v1/streams/shared/search", **how),
         served.http.post("/v1/query", json={"query": COUNT, **how.get("params", {})}, headers=how["headers"]),
     ]
-    told = [one.json()["completeness"] for one in answers]
-    return {(one["as_of"], one["watermark"]) for one in told}
+    document = [one.json()["completeness"] for one in answers]
+    return {(one["as_of"], one["watermark"]) for one in document}
 
 
 def arrivals(served, tenant: str) -> list[str]:
@@ -121,9 +122,11 @@ def test_while_something_of_others_is_pending_no_instant_of_it_is_told(serving):
     bounds = {"start": "2026-01-05T09:00:00Z", "end": "2026-01-05T10:00:00Z"}
     served.mill.land("shared", json.dumps(record).encode(), **bounds)
     answer = served.http.get("/v1/query", params={"q": COUNT}, headers=served.token("read", tenant="acme"))
-    told = answer.json()["completeness"]
-    assert (told["complete"], told["complete_through"]) == (False, None)
-    assert [(one["what"], one["count"], one["bytes"]) for one in told["pending"]] == [("landed", None, None)]
+    document = answer.json()["completeness"]
+    assert (document["complete"], document["complete_through"]) == (False, None)
+    assert [(one["what"], one["count"], one["bytes"]) for one in document["pending"]] == [
+        ("landed", None, None)
+    ]
     assert "09:00:00" not in answer.text
 
 
@@ -139,8 +142,8 @@ def test_a_late_row_and_a_flush_tell_a_tenant_nothing_of_how_far_others_are(serv
     event = {"event_id": "b2", "ts": "2026-01-05T11:46:00Z", "api": "/cart"}
     sent = served.send("shared", [event] * 7, headers=more)
     assert sent.status_code == 202
-    told = served.http.post("/v1/flush", params={"stream": "shared"}, headers=headers).json()
-    assert told == {"windows": [], "pending": 0}
+    document = served.http.post("/v1/flush", params={"stream": "shared"}, headers=headers).json()
+    assert document == {"windows": [], "pending": 0}
 
 
 def unreadable(text: str) -> str:
@@ -177,7 +180,7 @@ def test_a_tenants_event_ids_are_sealed_and_lead_on_from_there(serving):
     headers = served.token("read", tenant="acme")
 
     def heard(**how: object) -> list[str]:
-        with served.http.stream("GET", "/v1/events", timeout=30, **how) as answer:
+        with served.http.stream("GET", "/v1/events", timeout=PATIENCE, **how) as answer:
             assert answer.status_code == 200, answer.read()
             lines = answer.iter_lines()
             ids = (line.removeprefix("id: ") for line in lines if line.startswith("id: "))

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.patience import PATIENCE
 
 from tidemill.client import Client
 from tidemill.ingest.gateway.status import running
@@ -55,12 +56,12 @@ class Up(threading.Thread):
 
     def begin(self) -> str:
         self.start()
-        assert self.ready.wait(30)
+        assert self.ready.wait(PATIENCE)
         assert self.started is not None, self.error
         return self.started.url
 
     def end(self) -> None:
-        self.join(60)
+        self.join(PATIENCE)
         assert not self.is_alive()
 
 
@@ -80,7 +81,7 @@ def test_when_the_pipeline_dies_the_server_ends_and_the_error_is_told(mill):
     asked = threading.Event()
 
     def die(_report: TickReport) -> None:
-        asked.wait(30)
+        asked.wait(PATIENCE)
         raise ValueError("of the pipeline")
 
     server = Up(mill, on_tick=die)

@@ -14,6 +14,8 @@ from pyarrow import ipc
 from tidemill import AsyncClient, Client
 from tidemill.client import ClientError
 
+pytestmark = pytest.mark.long
+
 COUNT = "SELECT tenant, count(*) AS events FROM raw.events GROUP BY ALL ORDER BY 1"
 WANTED = [{"tenant": "acme", "events": 2}, {"tenant": "globex", "events": 1}]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tidemill.formats.arrow import write_ipc
 from tidemill.model.errors import DamageError
 from tidemill.storage import checksums
 from tidemill.storage.checksums import (
@@ -17,6 +16,7 @@ from tidemill.storage.checksums import (
     write_arrow,
     write_checked,
 )
+from tidemill.storage.ipc import write_ipc
 
 TABLE = pa.table({"number": range(20_000), "text": [f"text {number}" for number in range(20_000)]})
 

@@ -18,6 +18,7 @@ LOG = layout.gateway_logs(ROOT) / "3f9c0d2b7a11"
 DISK = {
     "state.db": layout.state(ROOT),
     "state.db.new": layout.fresh_state(ROOT),
+    "warehouse.id": layout.identity(ROOT),
     ".tick.lock": layout.tick_lock(ROOT),
     "access/tokens.json": layout.tokens(ROOT),
     "access/seal.key": layout.seal_key(ROOT),
@@ -29,6 +30,7 @@ DISK = {
     "slices/_orphans/requests": layout.orphans(ROOT, "requests"),
     "slices/.inflight": layout.landing_notes(ROOT),
     "slices/landings.ndjson": layout.slice_log(ROOT, layout.LANDINGS),
+    "slices/compressed.json": layout.compressed_slices(ROOT),
     "slices/.landings.ndjson.lock": layout.slice_log_lock(ROOT, layout.LANDINGS),
     "slices/retractions.ndjson": layout.slice_log(ROOT, layout.RETRACTIONS),
     "slices/expiries.ndjson": layout.slice_log(ROOT, layout.EXPIRIES),

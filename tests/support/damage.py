@@ -7,17 +7,22 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tidemill.mill import Mill
 from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOMBSTONE_PART
 from tidemill.model.time import HOUR, MINUTE, SECOND, parse_instant
+from tidemill.storage.bucket_path import local_copy
 from tidemill.testing import FakeClock
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
 
 NOON = parse_instant("2024-01-15T12:00:00Z")
 BEGIN = parse_instant("2024-01-14T00:00:00Z")
@@ -203,7 +208,9 @@ def raw_rows(mill: Mill, stream: str) -> list[str]:
     return [
         str(name)
         for path in snapshot.paths()
-        for name in pq.read_table(path, partitioning=None, columns=["event_id"])["event_id"].to_pylist()
+        for name in pq.read_table(local_copy(path), partitioning=None, columns=["event_id"])[
+            "event_id"
+        ].to_pylist()
     ]
 
 
@@ -352,3 +359,14 @@ KINDS: dict[str, Find] = {
     "log of landings": file("slices/landings.ndjson"),
     "log of declarations": file("slices/declarations.ndjson"),
 }
+
+
+def harmed(harms: Iterable[str], kinds: Iterable[str] = KINDS) -> list[ParameterSet]:
+    """Each kind of file with each harm, by their names. The normal run tries each kind with one of them, in
+    turns; a soak tries the others."""
+    every = list(harms)
+    return [
+        pytest.param(kind, harm, marks=() if turn == number % len(every) else pytest.mark.soak)
+        for number, kind in enumerate(kinds)
+        for turn, harm in enumerate(every)
+    ]

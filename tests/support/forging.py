@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,8 +15,11 @@ from tidemill.storage.tables.table import Table
 Change = Callable[[pa.Table, dict[str, object]], pa.Table]  # of rows and footer
 
 
-def replace_part(table: Table, part: Part, change: Change, *, name: str = "changed") -> None:
-    """Commit another part in its place, through the same door as everybody."""
+def replace_part(
+    table: Table, part: Part, change: Change, *, name: str = "changed", stats: Sequence[str] = ()
+) -> None:
+    """Commit another part in its place, through the same door as everybody; `stats`: the columns whose
+    bounds the log says."""
     path = table.root / part.path
     footer = read_footer(path)
     rows = change(pq.read_table(path, partitioning=None), footer)
@@ -26,7 +29,7 @@ def replace_part(table: Table, part: Part, change: Change, *, name: str = "chang
         rows,
         partition=part.partition,
         footer=footer,
-        stats_columns=(),
+        stats_columns=stats,
     )
     table.commit(table.publish([staged]), [part], info={"test": "replaced"})
     table.clean_staging()

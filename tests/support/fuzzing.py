@@ -150,8 +150,8 @@ def _landed() -> Path:
     (root / "tidemill.yaml").write_text(CONFIG)
     with Mill.open(root, clock=FakeClock(1_705_320_000_000_000)) as mill:
         for number in range(2):
-            told = {"id": str(number), "at": f"2024-01-15T1{number}:00:00Z", "amount": 1, "shop": "a"}
-            mill.land("orders", json.dumps(told).encode() + b"\n")
+            reported = {"id": str(number), "at": f"2024-01-15T1{number}:00:00Z", "amount": 1, "shop": "a"}
+            mill.land("orders", json.dumps(reported).encode() + b"\n")
         mill.run_until_idle()
     return root / "warehouse"
 

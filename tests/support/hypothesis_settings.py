@@ -1,7 +1,8 @@
 """How hypothesis draws examples: the only place where its settings are made.
 
-The normal run draws the same examples each time and on every machine; `make quick` draws a tenth of them.
-`make soak` draws ten times as many new ones, and prints with a failure how to repeat it.
+A property names how many examples it takes. The normal run draws a third of them, the same ones each time and
+on every machine; `make quick` draws a tenth. `make soak` draws ten times as many new ones, and prints with a
+failure how to repeat it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ QUICK: Final = "quick"
 NORMAL: Final = "normal"
 SOAK: Final = "soak"
 TIMES: Final = 10  # fewer examples in a quick run, more in a soak
+SHARE: Final = 3  # of the examples of a property, the normal run draws one in so many
 USUAL: Final = 100
 
 
@@ -24,7 +26,7 @@ def register_profiles() -> None:
     # the tests that ran before in the same process.
     providers.is_local_module_file = lambda _file: False  # type: ignore[assignment]
     machine = {"deadline": None, "suppress_health_check": list(HealthCheck)}  # no matter how fast it is
-    settings.register_profile(NORMAL, derandomize=True, database=None, max_examples=USUAL, **machine)
+    settings.register_profile(NORMAL, derandomize=True, database=None, max_examples=USUAL // SHARE, **machine)
     settings.register_profile(QUICK, settings.get_profile(NORMAL), max_examples=USUAL // TIMES)
     settings.register_profile(SOAK, database=None, print_blob=True, max_examples=USUAL * TIMES, **machine)
     settings.load_profile(NORMAL)
@@ -33,10 +35,11 @@ def register_profiles() -> None:
 def examples(count: int, *, shrink: bool = True) -> settings:
     """For a property that takes more or fewer examples than usual. Without `shrink`, a failing example is
     reported as it was drawn: for those that take seconds each."""
+    normal = max(1, count // SHARE)
     drawn = {QUICK: max(1, count // TIMES), SOAK: count * TIMES}
     phases = set(Phase) if shrink else {Phase.explicit, Phase.generate}
     return settings(
-        max_examples=drawn.get(settings.get_current_profile_name() or NORMAL, count), phases=phases
+        max_examples=drawn.get(settings.get_current_profile_name() or NORMAL, normal), phases=phases
     )
 
 

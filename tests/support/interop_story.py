@@ -45,11 +45,12 @@ def tell(folder: Path) -> Iterator[tuple[str, Story]]:
     story = Story(folder, build_shop(folder, config=KEPT))
     steps: dict[str, Callable[[Story], None]] = {
         "accepted": lambda _: None,
-        "packed": lambda told: _with(told, lambda mill: mill.pack(STREAM)),
-        "retracted": lambda told: _with(told, _retract),
+        "packed": lambda shop: _with(shop, lambda mill: mill.pack(STREAM)),
+        "retracted": lambda shop: _with(shop, _retract),
         "a column more": _add_column,
         "expired": _expire,
-        "vacuumed": _vacuum,
+        "old files gone": lambda shop: _vacuum(shop, DAY, shop.clock()),
+        "vacuumed": lambda shop: _vacuum(shop, MINUTE, shop.clock() + HOUR),
     }
     for name, act in steps.items():
         act(story)
@@ -82,12 +83,12 @@ def _expire(story: Story) -> None:
     _with(story, lambda mill: mill.retention.expire(mill.retention.plan(STREAM)))
 
 
-def _vacuum(story: Story) -> None:
-    """What was replaced more than a minute ago goes."""
+def _vacuum(story: Story, keep: int, now: int) -> None:
+    """What was replaced longer ago goes."""
     for root in story.tables().values():
         table = Table.existing(root)
         assert table is not None
-        table.vacuum(MINUTE, story.clock() + HOUR)
+        table.vacuum(keep, now)
 
 
 def _change(story: Story, text: str, other: str) -> None:

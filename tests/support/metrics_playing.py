@@ -91,8 +91,8 @@ class Metering:
 
     def retract(self, slice_id: str) -> None:
         mill = self.open()
-        told = {line.act.slice for line in RetractionLog(self.warehouse).lines()}
-        if slice_id not in told:  # else whoever comes next finishes it
+        reported = {line.act.slice for line in RetractionLog(self.warehouse).lines()}
+        if slice_id not in reported:  # else whoever comes next finishes it
             mill.retract(mill.plan_retraction(slice_id, "sent by mistake"))
         self.gone.add(slice_id)
 

@@ -13,6 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.patience import PATIENCE
+
 PROJECT = """
 version: 1
 {settings}
@@ -31,7 +33,6 @@ streams:
       requests: {{kind: counter, measures: [amount]}}
 """
 START = 1_700_000_000_000
-PATIENCE = 60.0
 
 # Posts its events until each was acknowledged, and writes the id of each that was to its own file.
 CLIENT = textwrap.dedent(
@@ -45,7 +46,7 @@ CLIENT = textwrap.dedent(
          "text": "x" * text}
         for n in range(events)
     ]
-    told = open(path, "w")
+    acknowledged = open(path, "w")
     until = time.time() + deadline
     tries = slowed = 0
     link = None
@@ -72,8 +73,8 @@ CLIENT = textwrap.dedent(
             time.sleep(0.02)
             continue
         assert answer.status == 202, answer.status
-        told.writelines(event["event_id"] + "\\n" for event in batch)
-        told.flush()
+        acknowledged.writelines(event["event_id"] + "\\n" for event in batch)
+        acknowledged.flush()
         del made[: len(batch)]
     print(json.dumps({"left": len(made), "tries": tries, "slowed": slowed}))
     """
@@ -153,20 +154,29 @@ class Server:
 
 class Clients:
     def __init__(
-        self, server: Server, count: int, events: int, batch: int, *, deadline: float = 120.0, text: int = 40
+        self,
+        server: Server,
+        count: int,
+        events: int,
+        batch: int,
+        *,
+        deadline: float = PATIENCE,
+        text: int = 40,
+        first: int = 0,
     ) -> None:
-        self.files = [server.folder / f"told-{number}" for number in range(count)]
+        """The ids of their events begin with their numbers, from `first`."""
+        self.files = [server.folder / f"acknowledged-{first + number}" for number in range(count)]
         self._running = [
             subprocess.Popen(
                 [
                     sys.executable,
                     "-c",
                     CLIENT,
-                    json.dumps([server.port, number, events, batch, str(self.files[number]), deadline, text]),
+                    json.dumps([server.port, number, events, batch, str(file), deadline, text]),
                 ],
                 stdout=subprocess.PIPE,
             )
-            for number in range(count)
+            for number, file in enumerate(self.files, first)
         ]
 
     def ended(self, within: float) -> bool:
@@ -178,7 +188,7 @@ class Clients:
         """What each says of itself, once all have ended."""
         found = []
         for one in self._running:
-            out, _ = one.communicate(timeout=300)
+            out, _ = one.communicate(timeout=PATIENCE)
             assert one.returncode == 0
             found.append(json.loads(out))
         return found

@@ -103,9 +103,9 @@ def slices() -> list[list[dict[str, object] | None]]:
 class Shop:
     """The project with those slices, and the account of them."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, project: str = PROJECT) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        (root / "tidemill.yaml").write_text(PROJECT)
+        (root / "tidemill.yaml").write_text(project)
         self.root = root
         self.clock = FakeClock(START + 3 * HOUR)
         self.mill = Mill.open(root, clock=self.clock)
@@ -149,12 +149,12 @@ class Shop:
         ]
 
 
-def told(root: Path) -> Shop:
+def shop_at(root: Path, project: str = PROJECT) -> Shop:
     """All slices landed and worked through."""
-    shop = Shop(root)
+    shop = Shop(root, project)
     for records in slices():
         shop.land(records)
     return shop
 
 
-__all__ = ["HOUR", "MINUTE", "PROJECT", "SECOND", "START", "Sent", "Shop", "event", "slices", "told"]
+__all__ = ["HOUR", "MINUTE", "PROJECT", "SECOND", "START", "Sent", "Shop", "event", "shop_at", "slices"]

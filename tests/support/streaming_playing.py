@@ -106,7 +106,7 @@ class Playing:
     cleared: bool = False  # results of other declarations were told of and are gone
     landed: list[bytes] = field(default_factory=list)
     fields: dict[str, Mapping[str, Value]] = field(default_factory=dict)  # by the id of the record
-    told: list[str] = field(default_factory=list)  # what happened, to be read when it ends badly
+    steps: list[str] = field(default_factory=list)  # what happened, to be read when it ends badly
 
     def __post_init__(self) -> None:
         self.clock = FakeClock(self.script.case.slices[0].arrival)
@@ -169,14 +169,14 @@ class Playing:
         if span is not None and self.random.random() < 0.8:
             times = [json.loads(line)["at"] for line in lines]
             bounds = {"start": min(times) // span * span, "end": (max(times) // span + 1) * span}
-        self.told.append(f"land {slice_.name} {len(lines)} {bounds}")
+        self.steps.append(f"land {slice_.name} {len(lines)} {bounds}")
         content = b"".join(line + b"\n" for line in lines)
         self.open().land(STREAM, content, source=slice_.source, format="ndjson", **bounds)
 
     def round(self) -> None:
         if DIE in self.moods and self.random.random() < 0.2:
             self.die()
-        self.told.append("round")
+        self.steps.append("round")
         mill = self.open()
         mill.tick()
         assert not mill.state.pending(STREAM, 1)
@@ -196,7 +196,7 @@ class Playing:
         if is_deciding_again(self.open().state, STREAM) or self.script.span is not None:
             self.round()
         mill = self.open()
-        self.told.append("flush")
+        self.steps.append("flush")
         mill.flush()
         self.agree(flush=True)
         before = self.versions()
@@ -204,7 +204,7 @@ class Playing:
         assert self.versions() == before
 
     def reopen(self) -> None:
-        self.told.append("reopen")
+        self.steps.append("reopen")
         self.close()
 
     def retract(self) -> None:
@@ -212,7 +212,7 @@ class Playing:
         slices = [entry.id for entry in mill.ledger(STREAM) if entry.status is SliceStatus.ACCEPTED]
         if slices:
             gone = self.random.choice(slices)
-            self.told.append(f"retract {gone}")
+            self.steps.append(f"retract {gone}")
             mill.retract(mill.plan_retraction(gone, "sent by mistake"))
             self.may_go_back = True
             if self.random.random() < 0.5:
@@ -227,7 +227,7 @@ class Playing:
             del self.specs[name]
         else:
             self.specs[name] = replace(self.random.choice(known), name=name)
-        self.told.append(f"redeclare {name} {self.specs.get(name)}")
+        self.steps.append(f"redeclare {name} {self.specs.get(name)}")
         self.cleared = True
         self.configure()
         if self.random.random() < 0.5:
@@ -235,7 +235,7 @@ class Playing:
 
     def forget(self) -> None:
         """The state is lost, and made again from the warehouse."""
-        self.told.append("forget")
+        self.steps.append("forget")
         self.close()
         for name in ("state.db", "state.db-wal", "state.db-shm"):
             (self.root / "warehouse" / name).unlink(missing_ok=True)
@@ -251,7 +251,7 @@ class Playing:
 
         def tell(point: str) -> None:
             if point.startswith("results.") and next(passed) == nth:
-                self.told.append(f"died at {point} {'of a flush' if flushes else ''}")
+                self.steps.append(f"died at {point} {'of a flush' if flushes else ''}")
                 shutil.copytree(self.root, corpse)
 
         mill = self.open()
@@ -320,13 +320,13 @@ class Playing:
         opened = {which[0] for which in by_id(spec, anyhow.numbered(rows, None, flush=True))}
         opened -= {which[0] for which in expected}
         found = of_table(spec, mill.results(STREAM, spec.name))
-        beside = {which: told for which, told in found.items() if which not in expected}
+        beside = {which: steps for which, steps in found.items() if which not in expected}
         for which, (result, trigger) in beside.items():  # a stop let it out, and it is not looked at yet
             ahead = self.watermark is None or result.start + spec.opens_after > self.watermark
             assert trigger == "stop", (which, result, trigger)
             assert not flush
             assert which[0] in opened or ahead, (which, result)
-        agree(spec, expected, {k: told[0] for k, told in found.items() if k not in beside})
+        agree(spec, expected, {k: steps[0] for k, steps in found.items() if k not in beside})
 
     def agree_on_complete(self, mill: Mill, spec: WindowSpec, rows: Sequence[StreamingRow]) -> None:
         built: dict[Interval, frozenset[str]] = {}
@@ -335,7 +335,7 @@ class Playing:
             if window.file is not None and kept is not None:
                 built[window.key.interval] = frozenset(m.name for m in kept[1] if m.observed)
         results = StreamingOracle(spec, SCALES).complete(rows, built)
-        found = {which: told[0] for which, told in of_table(spec, mill.results(STREAM, spec.name)).items()}
+        found = {which: steps[0] for which, steps in of_table(spec, mill.results(STREAM, spec.name)).items()}
         agree(spec, by_id(spec, [(0, result) for result in results]), found)
 
     def agree_on_revisions(self, mill: Mill, spec: WindowSpec) -> None:
@@ -345,9 +345,9 @@ class Playing:
             which = (row["window_id"], *(row[name] for name in spec.grouped_by))
             hidden = row["withdrawn"] and spec.having is None
             revisions.setdefault(which, []).append((row["revision"], hidden))
-        for which, told in revisions.items():
-            assert [number for number, _ in sorted(told)] == list(range(1, len(told) + 1)), (spec, which)
-            gone = [withdrawn for _, withdrawn in sorted(told)]
+        for which, steps in revisions.items():
+            assert [number for number, _ in sorted(steps)] == list(range(1, len(steps) + 1)), (spec, which)
+            gone = [withdrawn for _, withdrawn in sorted(steps)]
             assert not any(a and b for a, b in zip([True, *gone], gone, strict=False)), (spec, which)
 
     def agree_on_events(self, mill: Mill) -> None:
@@ -356,9 +356,9 @@ class Playing:
         assert len({event.id for event in events}) == len(events)
         for spec in () if self.cleared else self.specs.values():
             of = [e.data for e in events if e.type == AVAILABLE and e.data["window"] == spec.name]
-            told = sum(int(str(data["results"])) + int(str(data["withdrawn"])) for data in of)
+            steps = sum(int(str(data["results"])) + int(str(data["withdrawn"])) for data in of)
             triggers = mill.results(STREAM, spec.name, revisions=True).column("trigger").to_pylist()
-            assert told == len(triggers) - triggers.count("having"), spec
+            assert steps == len(triggers) - triggers.count("having"), spec
 
 
 class Projects:
@@ -383,7 +383,7 @@ class Projects:
         try:
             yield playing
         except BaseException as error:
-            error.add_note("\n".join(playing.told))
+            error.add_note("\n".join(playing.steps))
             raise
         finally:
             playing.close()

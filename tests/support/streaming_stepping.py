@@ -61,7 +61,7 @@ class Windows:
         self.spec = spec
         self.rows: list[StreamingRow] = []
         self.watermark: int | None = None
-        self.told = results_schema(spec, STREAM).empty_table()  # every revision
+        self.revisions = results_schema(spec, STREAM).empty_table()  # every revision
 
     def push(self, rows: Iterable[StreamingRow]) -> None:
         self.rows += rows
@@ -84,7 +84,7 @@ class Windows:
         return self._step(flush=True)
 
     def standing(self) -> dict[Which, tuple[WindowResult, str]]:
-        return of_table(self.spec, current(self.told))
+        return of_table(self.spec, current(self.revisions))
 
     def _step(self, *, flush: bool) -> list[Emitted]:
         table = table_of(self.spec, self.rows)
@@ -93,12 +93,12 @@ class Windows:
             self.spec,
             STREAM,
             aggregate(self.spec, STREAM, table, assigned),
-            newest(self.told, group_columns(self.spec)),
+            newest(self.revisions, group_columns(self.spec)),
             watermark=self.watermark,
             batch=1,
             trigger=first_trigger(self.spec, flush=flush),
         ).table
-        self.told = pa.concat_tables([self.told, found]).combine_chunks()
+        self.revisions = pa.concat_tables([self.revisions, found]).combine_chunks()
         return [
             Emitted(
                 window_id=row["window_id"],
@@ -152,15 +152,15 @@ class EventTime:
         return self.windows.stop()
 
     def _look(self, now: int | None) -> list[Emitted]:
-        told = meet(
+        met_rows = meet(
             self.slices,
             self._tolerance,
             idle_timeout=self._idle_timeout,
             max_bytes=self._max_bytes,
             now=now,
         )
-        self.windows.rows = told.rows
-        return self.windows.advance(told.watermark) if told.watermark is not None else []
+        self.windows.rows = met_rows.rows
+        return self.windows.advance(met_rows.watermark) if met_rows.watermark is not None else []
 
 
 class ProcessingTime:
@@ -223,8 +223,8 @@ def decimal(value: Value, scale: int | None) -> object:
 
 
 def slice_of(rows: Sequence[StreamingRow], source: str = "", arrival: int = 0) -> StreamingSlice:
-    told = tuple((row.tenant, row.time, row.size, row.fields) for row in rows)
-    return StreamingSlice(rows[0].slice, source, arrival, told)
+    reported = tuple((row.tenant, row.time, row.size, row.fields) for row in rows)
+    return StreamingSlice(rows[0].slice, source, arrival, reported)
 
 
 def rows_of(seq: int, slice_: StreamingSlice) -> list[StreamingRow]:

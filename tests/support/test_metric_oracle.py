@@ -45,7 +45,7 @@ def event(id: str, at: int = START, **fields: object) -> bytes:
     return json.dumps({"id": id, "at": at, "tenant": "acme"} | fields).encode()
 
 
-def told(kinds: dict[str, OracleKind], *records: bytes) -> MetricOracle:
+def oracle_of(kinds: dict[str, OracleKind], *records: bytes) -> MetricOracle:
     stream = replace(SENSORS, kinds=kinds)
     oracle = Oracle(stream)
     verdicts = oracle.land("s", records, START + DAY)
@@ -80,7 +80,7 @@ def test_m3_two_counters_with_equal_dimensions_have_separate_totals() -> None:
         "all": OracleCounter(("zone",), ("n",)),
         "good": OracleCounter(("zone",), ("celsius",), filter="up = true"),
     }
-    oracle = told(
+    oracle = oracle_of(
         kinds,
         event("a", zone="a", up=True, n=3, celsius=1.005),
         event("b", zone="a", up=False, n=4),
@@ -124,7 +124,7 @@ def test_a_gauge_has_its_first_and_last_by_time_then_id() -> None:
         event("e", START + 3 * SECOND),
     )
     for order in itertools.permutations(records):
-        (row,) = told({"g": OracleGauge("n")}, *order).rows("1d")
+        (row,) = oracle_of({"g": OracleGauge("n")}, *order).rows("1d")
         assert row == {
             "metric": "g",
             "tenant": "acme",
@@ -150,7 +150,7 @@ def test_m7_a_sample_of_0_is_counted_and_samples_on_a_bound_lie_below_it() -> No
         "log": OracleHistogram("celsius"),
     }
     values = [0, -1, 1.5, 1.51, 0, 0.01, None]
-    oracle = told(kinds, *(event(f"e{i}", celsius=value) for i, value in enumerate(values)))
+    oracle = oracle_of(kinds, *(event(f"e{i}", celsius=value) for i, value in enumerate(values)))
     declared, log = sorted(oracle.rows("1m"), key=lambda row: str(row["metric"]))
     assert declared["histogram__bins"] == (0, 1, 2)
     assert declared["histogram__counts"] == (3, 2, 1)
@@ -169,7 +169,7 @@ OBSERVED = (
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_m5_and_m6_an_object_changes_its_state_whatever_the_order_of_arrival(order: tuple[int, ...]) -> None:
-    oracle = told({"s": OracleState("thing", "state")}, *(OBSERVED[i] for i in order))
+    oracle = oracle_of({"s": OracleState("thing", "state")}, *(OBSERVED[i] for i in order))
     rows = oracle.rows("5s")
     assert transitions(rows) == {(NONE_STATE, "ACTIVE"): 1, ("ACTIVE", "BLOCKED"): 1}
     assert nets(rows) == {"BLOCKED": 1}
@@ -179,7 +179,7 @@ def test_m5_and_m6_an_object_changes_its_state_whatever_the_order_of_arrival(ord
 
 
 def test_a_move_to_other_dimensions_is_no_transition_but_moves_the_object() -> None:
-    oracle = told(
+    oracle = oracle_of(
         {"s": OracleState("thing", "state", ("zone",))},
         event("a", START, thing="x", state="on", zone="a"),
         event("b", START + MINUTE, thing="x", state="on", zone="b"),
@@ -210,7 +210,7 @@ def test_a_move_to_other_dimensions_is_no_transition_but_moves_the_object() -> N
 
 def test_states_are_text() -> None:
     kinds: dict[str, OracleKind] = {"up": OracleState("number", "up"), "gear": OracleState("thing", "gear")}
-    oracle = told(kinds, event("a", thing="x", number=1, up=True, gear=-1))
+    oracle = oracle_of(kinds, event("a", thing="x", number=1, up=True, gear=-1))
     assert {row["state__is"] for row in oracle.rows("5s") if "state__is" in row} == {"true", "-1"}
 
 
@@ -244,7 +244,7 @@ def test_keys_beyond_the_limit_are_one_and_nothing_is_lost() -> None:
         event("f", zone="a", up=True, n=1),
         event("g", START - WEEK, zone="c", up=True, n=1),  # earlier by time, not by arrival
     ]
-    oracle = told({"c": OracleCounter(("up", "zone"), ("n",), limit=2)}, *records)
+    oracle = oracle_of({"c": OracleCounter(("up", "zone"), ("n",), limit=2)}, *records)
     found = {(row.get("up"), row.get("zone"), row["bucket"]): row["count"] for row in oracle.rows("7d")}
     week = align(START, WEEK)
     assert found == {
@@ -261,7 +261,7 @@ def test_an_event_that_does_not_count_takes_no_place_among_the_keys() -> None:
         "s": OracleState("thing", "state", ("zone",), limit=1),
     }
     records = [event("a", zone="a", n=0), event("b", zone="b", n=1, thing="x", state="on")]
-    rows = told(kinds, *records).rows("5s")
+    rows = oracle_of(kinds, *records).rows("5s")
     assert {row["zone"] for row in rows} == {"b"}
 
 
@@ -273,7 +273,7 @@ def test_m9_a_ratio_is_null_where_there_is_nothing_to_divide_by() -> None:
         "rate": OracleRatio((OracleTerm("good"),), (OracleTerm("all"),)),
         "lost": OracleRatio((OracleTerm("s", None, ("on",), ("gone",)),), (OracleTerm("s"),)),
     }
-    oracle = told(
+    oracle = oracle_of(
         kinds,
         event("a", up=True, thing="x", state="on"),
         event("b", up=False, thing="x", state="gone"),

@@ -317,8 +317,8 @@ def test_the_least_of_the_sources_holds_the_stream_until_it_is_idle() -> None:
     oracle.land("s2", [request("b", T0 + 90 * SECOND), request("c", T0 + 80 * SECOND)], NOW + 1, "core")
     oracle.land("s3", [request("d", T0 + 70 * SECOND), request("e", T0 + 100 * SECOND)], NOW + MINUTE, "core")
     assert oracle.met == {"s1": None, "s2": T0 + 5 * SECOND, "s3": T0 + 90 * SECOND}
-    told = [row if isinstance(row, int) else row.event_id for row in oracle.ordered()]
-    assert told == ["a", T0 + 5 * SECOND, "c", "b", T0 + 90 * SECOND, "e", T0 + 100 * SECOND]
+    reported = [row if isinstance(row, int) else row.event_id for row in oracle.ordered()]
+    assert reported == ["a", T0 + 5 * SECOND, "c", "b", T0 + 90 * SECOND, "e", T0 + 100 * SECOND]
     oracle.land("s4", [request("f", T0 + 20 * SECOND), request("g", T0 + 200 * SECOND)], NOW + MINUTE, "edge")
     assert [row.event_id for row in oracle.raw if row.late] == ["d", "f"]
     assert [row.event_id for row in oracle.waiting()] == ["g"]  # core holds it

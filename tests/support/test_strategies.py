@@ -12,42 +12,27 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 from tests.support.oracles.oracle import Landing, Oracle
 from tests.support.oracles.spelling import SPOILED_TEXT, plain, respelled
-from tests.support.oracles.stream import REQUESTS, OracleField, OracleMetric, OracleStream
+from tests.support.oracles.stream import NESTED, REQUESTS, OracleField, OracleStream
 from tests.support.oracles.strictjson import canonical, read_object
 from tests.support.strategies.feeds import FIRST_ARRIVAL, events, feeds, spoils
 
 from tidemill.model.levels import LEVELS, below
 from tidemill.model.slices import RecordOutcome, Reject
-from tidemill.model.time import DAY, HOUR, align
+from tidemill.model.time import align
 
-NESTED = OracleStream(
-    name="nested",
-    fields={
-        "meta.source": OracleField("string", required=True),
-        "meta.n": OracleField("integer", required=True),
-        "body": OracleField("object"),
-        "body.price": OracleField("decimal", scale=2),
-        "tags": OracleField("array"),
-        "flag": OracleField("boolean"),
-        "ratio": OracleField("float"),
-        "free": OracleField("any", required=True),
-    },
-    time_column="meta.at",
-    time_type="iso8601",
-    identity=("meta.source", "meta.n", "part"),
-    tenant_value="one",
-    skew_past=2 * DAY,
-    skew_future=HOUR,
-    metrics={"sold": OracleMetric(("flag",), ("body.price", "meta.n")), "seen": OracleMetric()},
-    record_bytes=4096,
-    depth=6,
+FEWER_FIELDS = replace(
+    NESTED, fields={name: field for name, field in NESTED.fields.items() if name not in ("meta.at", "part")}
 )
 STREAMS = [
     replace(REQUESTS, record_bytes=4096),
-    NESTED,
-    replace(NESTED, time_column=None, skew_past=None),
-    replace(NESTED, time_type="unixtimestamp_ns", identity=("part",)),
-    replace(NESTED, time_type="unixtimestamp_s", fields={**NESTED.fields, "meta.at": OracleField("string")}),
+    FEWER_FIELDS,
+    replace(FEWER_FIELDS, time_column=None, skew_past=None),
+    replace(FEWER_FIELDS, time_type="unixtimestamp_ns", identity=("part",)),
+    replace(
+        FEWER_FIELDS,
+        time_type="unixtimestamp_s",
+        fields={**FEWER_FIELDS.fields, "meta.at": OracleField("string")},
+    ),
 ]
 quick = examples(25)
 

@@ -396,7 +396,7 @@ def test_every_situation_turns_up_in_generated_scripts() -> None:
     wanted += ["withdrawn", "renamed", "again", "rows", "no rows", "outside", "undeclared"]
     wanted += ["covered but empty", "duplicate", "conflict", "rejected", "retracted"]
     for number in range(10):  # what is generated also depends on which modules are loaded
-        once = examples(150)(given(window_scripts())(collect))
+        once = examples(225)(given(window_scripts())(collect))
         seed(number)(once)()
         if all(seen[what] for what in wanted):
             break

@@ -138,8 +138,8 @@ class Playing:
         mill = self.open()
         if mill.state.slice(act.slice) is None:  # it was not allowed to land
             return False
-        told = {line.act.slice for line in RetractionLog(self.warehouse).lines()}
-        if act.slice not in told:  # else whoever comes next finishes it
+        reported = {line.act.slice for line in RetractionLog(self.warehouse).lines()}
+        if act.slice not in reported:  # else whoever comes next finishes it
             mill.retract(mill.plan_retraction(act.slice, "sent by mistake"))
         return True
 
@@ -250,13 +250,13 @@ class Playing:
         """What the outbox has is what all rounds together did, each told once."""
         events = [event for _, event in mill.events()]
         assert len({event["id"] for event in events}) == len(events)
-        told = []
+        reported = []
         for event in events:
             data = event["data"]
             assert isinstance(data, dict)
             kind = str(event["type"]).rsplit(".", 1)[1]
             more = [data[name] for name in ("hash", "rows", "slices")] if kind == "available" else []
-            told.append((kind, data["start"], data["revision"], *more))
+            reported.append((kind, data["start"], data["revision"], *more))
         wanted = []
         revisions: dict[int, int] = {}
         for done in self.oracle.rounds:
@@ -268,8 +268,8 @@ class Playing:
                 )
             wanted += [("withdrawn", format_instant(start), revisions[start]) for start in done.withdrawn]
         if self.recovered:
-            told, wanted = ([one for one in them if one[0] == "available"] for them in (told, wanted))
-        assert sorted(told, key=str) == sorted(wanted, key=str)
+            reported, wanted = ([one for one in them if one[0] == "available"] for them in (reported, wanted))
+        assert sorted(reported, key=str) == sorted(wanted, key=str)
 
     def agree_on_rows(self, window: Window, made: OracleDataset) -> None:
         assert window.file is not None

@@ -35,14 +35,14 @@ SUM = (Aggregate("total", Function.SUM, "a", "integer"),)
 
 
 def spec(kind: str, **more: object) -> WindowSpec:
-    told: dict[str, object] = {"aggregates": SUM, **more}
-    return WindowSpec("s", "w", WindowKind(kind), **told)  # type: ignore[arg-type]
+    reported: dict[str, object] = {"aggregates": SUM, **more}
+    return WindowSpec("s", "w", WindowKind(kind), **reported)  # type: ignore[arg-type]
 
 
-def rows(*told: tuple[int, Value], met: int | None = None, b: str | None = None) -> list[StreamingRow]:
+def rows(*reported: tuple[int, Value], met: int | None = None, b: str | None = None) -> list[StreamingRow]:
     return [
         StreamingRow("t", time, 1, line, "x", 10, {"a": a, "b": b}, met)
-        for line, (time, a) in enumerate(told, start=1)
+        for line, (time, a) in enumerate(reported, start=1)
     ]
 
 
@@ -166,10 +166,10 @@ def landed(source: str, arrival: int, *times: int) -> StreamingSlice:
 
 
 def test_rows_of_a_slice_meet_the_watermark_that_earlier_slices_made() -> None:
-    told = meet([landed("a", 0, 3, 1, 2), landed("a", 1, 4), landed("a", 2)], 1)
-    assert [(row.time, row.met) for row in told.rows] == [(3, None), (1, None), (2, None), (4, 2)]
-    assert [(row.seq, row.line) for row in told.rows] == [(1, 1), (1, 2), (1, 3), (2, 1)]
-    assert told.watermark == 3
+    met_rows = meet([landed("a", 0, 3, 1, 2), landed("a", 1, 4), landed("a", 2)], 1)
+    assert [(row.time, row.met) for row in met_rows.rows] == [(3, None), (1, None), (2, None), (4, 2)]
+    assert [(row.seq, row.line) for row in met_rows.rows] == [(1, 1), (1, 2), (1, 3), (2, 1)]
+    assert met_rows.watermark == 3
 
 
 def test_the_slowest_source_holds_the_watermark_until_it_is_idle() -> None:
@@ -183,8 +183,8 @@ def test_the_slowest_source_holds_the_watermark_until_it_is_idle() -> None:
 
 
 def test_a_full_buffer_moves_the_watermark_as_far_as_it_must() -> None:
-    told = meet([landed("a", 0, 1, 12), landed("a", 1, 25, 31)], 1000, max_bytes=20)
-    assert (told.watermark, told.released_early) == (12, 2)
+    met_rows = meet([landed("a", 0, 1, 12), landed("a", 1, 25, 31)], 1000, max_bytes=20)
+    assert (met_rows.watermark, met_rows.released_early) == (12, 2)
 
 
 # --- aggregates and conditions -------------------------------------------------------------------------
@@ -208,16 +208,20 @@ def test_a_full_buffer_moves_the_watermark_as_far_as_it_must() -> None:
     ],
 )
 def test_aggregates(function: Function, type: str, values: list[Value], expected: Value) -> None:
-    told = [StreamingRow("t", 0, 1, line, "x", 0, {"v": value}) for line, value in enumerate(values)]
-    assert aggregated(Aggregate("v", function, "v", type), told) == expected
+    reported = [StreamingRow("t", 0, 1, line, "x", 0, {"v": value}) for line, value in enumerate(values)]
+    assert aggregated(Aggregate("v", function, "v", type), reported) == expected
 
 
 @pytest.mark.parametrize(
     ("percent", "expected"), [("0.1", 15), ("20", 15), ("20.1", 20), ("50", 35), ("100", 50)]
 )
 def test_a_percentile_is_the_value_of_the_nearest_rank(percent: str, expected: int) -> None:
-    told = [StreamingRow("t", 0, 1, line, "x", 0, {"v": v}) for line, v in enumerate((40, 15, 35, 50, 20))]
-    assert aggregated(Aggregate("v", Function.PERCENTILE, "v", "integer", percent=percent), told) == expected
+    reported = [
+        StreamingRow("t", 0, 1, line, "x", 0, {"v": v}) for line, v in enumerate((40, 15, 35, 50, 20))
+    ]
+    assert (
+        aggregated(Aggregate("v", Function.PERCENTILE, "v", "integer", percent=percent), reported) == expected
+    )
 
 
 @quick
@@ -273,15 +277,15 @@ def test_records_of_a_case_say_what_its_rows_say(case: StreamingCase) -> None:
     for each in case.slices:
         assert [len(record) for record in records(each)] == [size for _, _, size, _ in each.rows]
         for record, (tenant, time, _, fields) in zip(records(each), each.rows, strict=True):
-            told = json.loads(record, parse_float=Fraction)
-            assert (told["tenant"], told["at"], told["b"], told["a"]) == (
+            document = json.loads(record, parse_float=Fraction)
+            assert (document["tenant"], document["at"], document["b"], document["a"]) == (
                 tenant,
                 time,
                 fields["b"],
                 fields["a"],
             )
             d = fields["d"]
-            assert told["d"] == (Fraction(d, 100) if isinstance(d, int) else None)
+            assert document["d"] == (Fraction(d, 100) if isinstance(d, int) else None)
     arrivals = [each.arrival for each in case.slices]
     assert arrivals == sorted(arrivals)
     assert all(time < each.arrival for each in case.slices for _, time, _, _ in each.rows)
@@ -294,11 +298,11 @@ def test_records_of_a_case_say_what_its_rows_say(case: StreamingCase) -> None:
 def test_cases_are_of_every_kind_and_rich_in_late_rows() -> None:
     seen: Counter[object] = Counter()
 
-    @examples(300)
+    @examples(900)
     @given(streaming_cases())
     def look(case: StreamingCase) -> None:
         oracle = StreamingOracle(case.spec, SCALES)
-        told = meet(
+        met_rows = meet(
             case.slices,
             case.tolerance,
             idle_timeout=case.idle_timeout,
@@ -306,9 +310,11 @@ def test_cases_are_of_every_kind_and_rich_in_late_rows() -> None:
             now=case.now,
         )
         seen.update([case.spec.kind, case.spec.late])
-        seen.update(fate for fate, count in oracle.fates(told.rows).items() if count)
-        seen["standing"] += bool(oracle.standing(told.rows, told.watermark))
-        seen["late used"] += any(each.late_rows for each in oracle.standing(told.rows, told.watermark))
+        seen.update(fate for fate, count in oracle.fates(met_rows.rows).items() if count)
+        seen["standing"] += bool(oracle.standing(met_rows.rows, met_rows.watermark))
+        seen["late used"] += any(
+            each.late_rows for each in oracle.standing(met_rows.rows, met_rows.watermark)
+        )
 
     look()
     assert set(seen) >= {*WindowKind, *LatePolicy, *Fate}

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.eventtime.ordering import Watermark
+    from tidemill.model.completeness import Missing
 
 # Imports inside functions keep start-up short: a command loads only what it runs.
 
@@ -87,9 +88,15 @@ def tail(
     return OK
 
 
-def _print_item(session: Session, item: pa.RecordBatch | Watermark) -> None:
+def _print_item(session: Session, item: pa.RecordBatch | Watermark | Missing) -> None:
     from tidemill.eventtime.ordering import Watermark
+    from tidemill.model.completeness import Missing
 
+    if isinstance(item, Missing):
+        session.emit(
+            lambda: {"missing": documents.shapes.missing_span(item)}, lambda: views.event_time.missing(item)
+        )
+        return
     if isinstance(item, Watermark):
         session.emit(
             lambda: documents.event_time.watermark(item.at), lambda: views.event_time.watermark(item.at)

@@ -17,6 +17,7 @@ from tidemill.cli.terminal import counted
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
+from tidemill.storage.bucket_path import location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -206,7 +207,7 @@ def run(
                 if once:
                     errors.extend(_until_idle(mill, stop, print_report))
                     return
-                session.note(f"watching {mill.project.warehouse} every {interval}; Ctrl-C stops")
+                session.note(f"watching {location(mill.project.warehouse)} every {interval}; Ctrl-C stops")
                 mill.run(stop, wait / SECOND, print_report, flushed)
                 session.note("stopped")
 

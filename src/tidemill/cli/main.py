@@ -22,7 +22,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "project": ("init", "types", "version"),
     "ingest": ("ingest", "ingest-command", "run", "retract"),
     "status": ("status", "ledger", "slice", "quarantine", "metrics"),
-    "queries": ("query", "search", "sql", "catalog"),
+    "queries": ("query", "changes", "search", "sql", "catalog"),
     "trace": ("trace",),
     "event_time": ("tail", "late", "explain"),
     "results": ("results", "flush"),

@@ -80,9 +80,10 @@ def repair(
 
 @command("recover", Panel.PROVE, "tidemill recover --project shop")
 def recover(session: Session) -> int:
-    """Rebuild state.db from the warehouse: from the landing log and the footers of the parts.
+    """Rebuild the state from the warehouse: from the landing log and the footers of the parts.
 
-    Nothing is lost when state.db is lost. The new state replaces the old one only when it is complete.
+    Nothing is lost when the state is lost, be it state.db or a server. The new state replaces the old one
+    only when it is complete.
     """
     from tidemill.mill import recover as rebuild
 

@@ -1,4 +1,4 @@
-"""Commands that query: query, search, sql, catalog. They only read; --engine spark alone starts a JVM."""
+"""Commands that query: query, changes, search, sql, catalog. They only read; --engine spark starts a JVM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,8 +16,10 @@ import typer
 from tidemill.cli import views
 from tidemill.cli.app import Panel, command
 from tidemill.cli.session import OK, Session
+from tidemill.cli.settings import From, Limit, To, span_of
 from tidemill.cli.table_output import checked_target, give, give_batches
 from tidemill.model.errors import InputError
+from tidemill.model.time import format_instant, since_when
 from tidemill.pipeline import documents
 
 if TYPE_CHECKING:
@@ -110,6 +113,44 @@ def query(
         session.emit(lambda: documents.shapes.answer(found), lambda: views.queries.answer(found))
     else:
         give(session, found.table, lambda: documents.shapes.answer(found), found.completeness, kind, file)
+    return OK
+
+
+@command(
+    "changes",
+    Panel.ASK,
+    "tidemill changes requests --after 1d",
+    "tidemill changes requests --after 2024-01-15T10:00:00Z --from 2024-01-14T00:00:00Z --limit 0",
+)
+def changes(
+    session: Session,
+    stream: Annotated[str, typer.Argument(help="A stream of the project.")],
+    after: Annotated[
+        str, typer.Option("--after", metavar="T", help="Later than this instant, or than so long ago.")
+    ] = "7d",
+    start: From = None,
+    end: To = None,
+    limit: Limit = 50,
+) -> int:
+    """List the slices that changed what a span of a stream says after an instant of arrival, oldest first.
+
+    Each came, or was retracted. `query --as-of` says what an answer was between two of them.
+    """
+    span = span_of(start, end)
+    bounds = (None, None) if span is None else (span.start, span.end)
+    with session.mill() as mill:
+        since = since_when(after, mill.clock())
+        found = mill.changes(stream, since, start=bounds[0], end=bounds[1])
+    shown = found[:limit] if limit else found
+    session.emit(
+        lambda: {
+            "stream": stream,
+            "after": format_instant(since),
+            "changes": [documents.shapes.change(one) for one in shown],
+            "total": len(found),
+        },
+        lambda: views.queries.changes(shown, len(found)),
+    )
     return OK
 
 
@@ -252,7 +293,7 @@ def catalog(
 
 def _group(text: str) -> dict[str, object]:
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_float=Decimal)
     except ValueError:
         found = None
     if not isinstance(found, dict):

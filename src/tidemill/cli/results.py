@@ -46,7 +46,7 @@ def results(
 
     Without WINDOW it lists the windows of the stream: how many results are current, and up to when.
     """
-    from tidemill.outputs.windows.reader import read_results, spec_named, standings
+    from tidemill.outputs.windows.reader import lost_results, read_results, spec_named, standings
 
     with session.mill() as mill:
         declared, warehouse = mill.project.stream(stream), mill.project.warehouse
@@ -58,11 +58,13 @@ def results(
                 lambda: views.results.standings(stream, found, warehouse),
             )
             return OK
+        span = span_of(start, end) or Interval(MIN_INSTANT, MAX_INSTANT)
+        missing = lost_results(mill.warehouse.expiries, spec_named(declared, window), span)
         rows = read_results(
             warehouse,
             declared,
             window,
-            span_of(start, end) or Interval(MIN_INSTANT, MAX_INSTANT),
+            span,
             tenant,
             revisions=revisions,
             limit=limit + 1 if limit else None,
@@ -72,8 +74,8 @@ def results(
     spec, listed = spec_named(declared, window), rows.slice(1 if more else 0)
     newest = listed.sort_by([("start", "descending")])
     session.emit(
-        lambda: documents.results.results(spec, newest, more=more),
-        lambda: views.results.results(spec, newest, revisions=revisions, more=more),
+        lambda: documents.results.results(spec, newest, missing, more=more),
+        lambda: views.results.results(spec, newest, missing, revisions=revisions, more=more),
     )
     return OK
 

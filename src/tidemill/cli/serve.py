@@ -16,6 +16,7 @@ from tidemill.cli.settings import Wait, pause_of
 from tidemill.cli.signals import until_stopped
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
+from tidemill.storage.bucket_path import location
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -139,7 +140,7 @@ def _started(of: Started, made: Path | None, trying: str | None) -> Document:
         "url": of.url,
         "gateway": of.gateway,
         "pipeline": of.pipeline,
-        "warehouse": str(of.warehouse),
+        "warehouse": location(of.warehouse),
         "streams": list(of.streams),
         **documents.gateway.settings(of.settings),
         "tokens": of.tokens,

@@ -24,17 +24,19 @@ if TYPE_CHECKING:
 @command("status", Panel.LOOK, "tidemill status", "tidemill status --output json")
 def status(session: Session) -> int:
     """Show the state of each stream: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
-    the gateway buffers events, and which ones run; when all files were last read, and which are damaged."""
+    the gateway buffers events, and which ones run; when all files were last read, and which are damaged;
+    where running processes show their Spark jobs."""
     from tidemill.ingest.gateway.status import running
     from tidemill.ingest.health import ingest_health
+    from tidemill.storage.sessions import open_sessions
 
     with session.mill() as mill:
         now, streams, gateway, faults = mill.clock(), mill.status(), mill.project.gateway, mill.faults()
         found, scrub = running(mill.project.warehouse), mill.scrub_status()
-        ingest = ingest_health(mill.warehouse)
+        ingest, spark = ingest_health(mill.warehouse), open_sessions(mill.project.warehouse)
     session.emit(
-        lambda: documents.gateway.project_status(now, streams, gateway, found, faults, scrub, ingest),
-        lambda: views.status.status(now, streams, gateway, found, faults, scrub, ingest),
+        lambda: documents.gateway.project_status(now, streams, gateway, found, faults, scrub, ingest, spark),
+        lambda: views.status.status(now, streams, gateway, found, faults, scrub, ingest, spark),
     )
     return OK
 

@@ -95,8 +95,9 @@ def _tokens(session: Session) -> Tokens:
     """They are in the warehouse folder, and need nothing of it that would have to be opened."""
     from tidemill.config import load_project
     from tidemill.eventtime import registered
+    from tidemill.storage.bucket_path import warehouse_path
 
-    return Tokens(load_project(session.settings.project, registered()).warehouse)
+    return Tokens(warehouse_path(load_project(session.settings.project, registered()).warehouse))
 
 
 def _document(of: Token, now: int) -> Document:

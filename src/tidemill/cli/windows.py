@@ -6,7 +6,7 @@ Which windows there are, which are ready and what a rebuild does is decided belo
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,17 +17,51 @@ from tidemill.cli.session import DIFFERENCES, OK, Session
 from tidemill.cli.settings import From, Limit, MetricsPort, To, Wait, instant_of, pause_of, span_of
 from tidemill.cli.signals import until_stopped
 from tidemill.model.errors import InputError
-from tidemill.model.time import SECOND, Interval, parse_instant
+from tidemill.model.time import SECOND, Interval, parse_instant, since_when
 from tidemill.model.windows import WindowKey, WindowStatus
 from tidemill.pipeline import documents
+from tidemill.storage.bucket_path import location
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
     from tidemill.outputs.datasets.builder import BuildOutcome
+    from tidemill.outputs.datasets.reader import RebuildStep
 
 # Imports inside functions keep start-up short: a command loads only what it runs.
 
 StreamName = Annotated[str, typer.Argument(help="A stream that declares an aggregation_span.")]
+OneWindow = Annotated[
+    str | None, typer.Option("--window", metavar="START", help="Only the window that holds this instant.")
+]
+RebuildFrom = Annotated[
+    str | None,
+    typer.Option("--from", metavar="T", help="Only windows that start, or events that are, here or later …"),
+]
+RebuildTo = Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")]
+RollupsOnly = Annotated[
+    bool, typer.Option("--rollups", metavar="", help="No windows: rebuild the rollups from raw.")
+]
+IndexOnly = Annotated[
+    bool, typer.Option("--index", metavar="", help="No windows: rebuild the index from raw.")
+]
+ResultsOnly = Annotated[
+    str | None,
+    typer.Option(
+        "--results",
+        metavar="WINDOW",
+        help="No windows: rebuild damaged results of this streaming window from raw.",
+    ),
+]
+ColumnsOnly = Annotated[
+    bool,
+    typer.Option(
+        "--columns", metavar="", help="No windows: make the columns of raw as the schema declares them."
+    ),
+]
+IncludeLate = Annotated[
+    bool, typer.Option("--include-late", metavar="", help="Include slices that arrived too late.")
+]
+Explain = Annotated[bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")]
 
 
 @command(
@@ -97,6 +131,7 @@ def timeline(
     Panel.WINDOWS,
     "tidemill window weather 2024-01-15T13:00:00Z",
     "tidemill window weather 2024-01-15T13:00:00Z --changes --old 1 --new 3",
+    "tidemill window weather 2024-01-15T13:00:00Z --as-of 2024-01-15T15:00:00Z",
 )
 def window(
     session: Session,
@@ -114,13 +149,23 @@ def window(
         int | None, typer.Option(min=1, metavar="N", help="To this one; by default the newest.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, metavar="N", help="Changed rows that are shown.")] = 50,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", metavar="T", help="Its dataset at this instant of arrival, or so long ago."),
+    ] = None,
 ) -> int:
     """Explain one window: its state and cutoff, each slice that touches it with its arrival and whether it
     counts, and every revision on disk with its hash. With --changes: the rows that came and went between two
-    revisions."""
+    revisions. With --as-of: which revision was its dataset then."""
     if not changes and (old is not None or new is not None):
         raise InputError("--old and --new are for --changes", hint="add --changes")
     with session.mill() as mill:
+        if as_of is not None:
+            then = mill.windows.as_of(stream, parse_instant(at), since_when(as_of, mill.clock()))
+            session.emit(
+                lambda: documents.windows.past_dataset(then), lambda: views.windows.past_dataset(then)
+            )
+            return OK
         if changes:
             changed = mill.window_changes(stream, parse_instant(at), old=old, new=new, limit=limit)
             session.emit(
@@ -146,43 +191,15 @@ def window(
 def rebuild(
     session: Session,
     stream: Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")],
-    at: Annotated[
-        str | None, typer.Option("--window", metavar="START", help="Only the window that holds this instant.")
-    ] = None,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="T", help="Only windows that start, or events that are, here or later …"
-        ),
-    ] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")] = None,
-    rollups: Annotated[
-        bool, typer.Option("--rollups", metavar="", help="No windows: rebuild the rollups from raw.")
-    ] = False,
-    index: Annotated[
-        bool, typer.Option("--index", metavar="", help="No windows: rebuild the index from raw.")
-    ] = False,
-    results: Annotated[
-        str | None,
-        typer.Option(
-            "--results",
-            metavar="WINDOW",
-            help="No windows: rebuild damaged results of this streaming window from raw.",
-        ),
-    ] = None,
-    columns: Annotated[
-        bool,
-        typer.Option(
-            "--columns", metavar="", help="No windows: make the columns of raw as the schema declares them."
-        ),
-    ] = False,
-    include_late: Annotated[
-        bool,
-        typer.Option("--include-late", metavar="", help="Include slices that arrived too late."),
-    ] = False,
-    explain: Annotated[
-        bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
-    ] = False,
+    at: OneWindow = None,
+    start: RebuildFrom = None,
+    end: RebuildTo = None,
+    rollups: RollupsOnly = False,
+    index: IndexOnly = False,
+    results: ResultsOnly = None,
+    columns: ColumnsOnly = False,
+    include_late: IncludeLate = False,
+    explain: Explain = False,
 ) -> int:
     """Build windows again, each as a new revision; without --window, --from and --to all of the stream.
 
@@ -199,22 +216,11 @@ def rebuild(
             )
         return _remake_columns(session, stream, explain=explain)
     if results is not None:
-        if (
-            at is not None
-            or start is not None
-            or end is not None
-            or include_late
-            or rollups
-            or index
-            or explain
-        ):
+        if (at, start, end) != (None, None, None) or include_late or rollups or index or explain:
             raise InputError(
                 "--results takes no other option", hint=f"tidemill rebuild {stream} --results NAME"
             )
-        with session.working() as progress, session.mill(progress) as mill:
-            made = {stream: [mill.remake.results(stream, results)]}
-        session.emit(lambda: documents.results.flushed(made), lambda: views.results.flushed(made))
-        return OK
+        return _rebuild_results(session, stream, results)
     if rollups or index:
         if at is not None or include_late:
             raise InputError(
@@ -227,18 +233,34 @@ def rebuild(
             "--window is one window, --from and --to are several",
             hint="use --window START, or --from T --to T",
         )
-    if explain:
-        with session.mill() as mill:
-            span = _one(mill, stream, at) if at is not None else span_of(start, end)
-            steps = mill.windows.plan_rebuild(stream, span, include_late=include_late)
-        session.emit(
-            lambda: documents.windows.rebuild_plan(stream, steps),
-            lambda: views.windows.rebuild_plan(stream, steps),
-        )
-        return OK
-    with session.working() as progress, session.mill(progress) as mill:
+
+    def plan(mill: Mill) -> Sequence[RebuildStep]:
         span = _one(mill, stream, at) if at is not None else span_of(start, end)
-        steps = mill.windows.plan_rebuild(stream, span, include_late=include_late)
+        return mill.windows.plan_rebuild(stream, span, include_late=include_late)
+
+    return _explain_windows(session, stream, plan) if explain else _rebuild_windows(session, stream, plan)
+
+
+def _rebuild_results(session: Session, stream: str, window: str) -> int:
+    with session.working() as progress, session.mill(progress) as mill:
+        made = {stream: [mill.remake.results(stream, window)]}
+    session.emit(lambda: documents.results.flushed(made), lambda: views.results.flushed(made))
+    return OK
+
+
+def _explain_windows(session: Session, stream: str, plan: Callable[[Mill], Sequence[RebuildStep]]) -> int:
+    with session.mill() as mill:
+        steps = plan(mill)
+    session.emit(
+        lambda: documents.windows.rebuild_plan(stream, steps),
+        lambda: views.windows.rebuild_plan(stream, steps),
+    )
+    return OK
+
+
+def _rebuild_windows(session: Session, stream: str, plan: Callable[[Mill], Sequence[RebuildStep]]) -> int:
+    with session.working() as progress, session.mill(progress) as mill:
+        steps = plan(mill)
         outcomes = mill.rebuild(steps)
     session.emit(
         lambda: documents.windows.rebuilt(stream, steps, outcomes),
@@ -378,7 +400,7 @@ def build(
                         (failed.discard if outcome.error is None else failed.add)(outcome.key)
 
                 if not once:
-                    session.note(f"building for {mill.project.warehouse}; Ctrl-C stops")
+                    session.note(f"building for {location(mill.project.warehouse)}; Ctrl-C stops")
                 # declared as 0, building is left to processes like this one
                 at_once = concurrency or max(1, mill.project.builder.concurrency)
                 mill.build(stop, wait / SECOND, print_outcomes, at_once, once=once)

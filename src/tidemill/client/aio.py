@@ -164,7 +164,8 @@ class AsyncClient:
 
     async def ingestion(self, id_: str) -> Ingestion:
         """The status of one request by its id: which slice its events are in, and the outcome of each."""
-        return responses.ingestion((await self._ask(requests.ingestion(id_))).content)
+        answer = await self._ask(requests.ingestion(id_))
+        return responses.ingestion(answer.content)
 
     async def query(
         self,
@@ -179,7 +180,7 @@ class AsyncClient:
         incomplete answer raises a ClientError with the code `incomplete`; `as_of` is an instant, or how long
         ago: what the answer was then."""
         request = requests.query(text, TenantParameters(tenant, all_tenants), strict=strict, as_of=as_of)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def sql(
         self,
@@ -192,7 +193,7 @@ class AsyncClient:
         """Run one SQL statement: `rows`, and in `completeness`, by stream, what is missing from them. It
         needs the token of an operator. `tenant`, `all_tenants` and `strict` are as for `query`."""
         request = requests.sql(text, TenantParameters(tenant, all_tenants), "json", strict=strict)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def sql_file(
         self,
@@ -205,7 +206,8 @@ class AsyncClient:
     ) -> bytes:
         """The rows of a SQL statement as a file: Arrow, Parquet or CSV; other arguments as for `sql`."""
         request = requests.sql(text, TenantParameters(tenant, all_tenants), format, strict=strict)
-        return (await self._ask(request)).content
+        answer = await self._ask(request)
+        return answer.content
 
     async def search(
         self,
@@ -222,7 +224,8 @@ class AsyncClient:
         whose = TenantParameters(tenant, all_tenants)
         while True:
             request = requests.search(stream, text, whose, limit, cursor, strict=strict)
-            rows, cursor = responses.page((await self._ask(request)).content)
+            answer = await self._ask(request)
+            rows, cursor = responses.page(answer.content)
             for row in rows:
                 yield row
             if cursor is None:
@@ -243,24 +246,24 @@ class AsyncClient:
         missing."""
         whose = TenantParameters(tenant, all_tenants)
         request = requests.search(stream, text, whose, limit, cursor, strict=strict)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def trace(self, event_id: str, *, stream: str | None = None, tenant: str | None = None) -> Document:
         """What became of the event with an id, in one stream or in all: `streams` has its arrivals, its row,
         and the tiles, datasets and results that it is in."""
         request = requests.trace(event_id, stream, tenant)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def timeline(
         self, stream: str, *, start: str | None = None, end: str | None = None, limit: int | None = None
     ) -> Document:
         """The windows of a stream over time, with slices and gaps; counted by state if they are more than
         `limit`. Instants in the lists are microseconds since the epoch."""
-        return responses.document((await self._ask(requests.timeline(stream, start, end, limit))).content)
+        return await self._document(requests.timeline(stream, start, end, limit))
 
     async def window(self, stream: str, start: str) -> Document:
         """One window: its state and why, what ends that, its slices and its revisions."""
-        return responses.document((await self._ask(requests.window(stream, start))).content)
+        return await self._document(requests.window(stream, start))
 
     async def window_changes(
         self,
@@ -274,7 +277,7 @@ class AsyncClient:
     ) -> Document:
         """Rows that came and went from the revision `old` of a window to `new`, a page of them."""
         request = requests.window_changes(stream, start, old, new, limit, cursor)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def rebuild(
         self,
@@ -288,15 +291,15 @@ class AsyncClient:
         """Queue windows that start in a span to be built again; with `explain`, only the plan. For a token
         with the scope admin."""
         request = requests.rebuild(stream, start, end, include_late=include_late, explain=explain)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def retry(self, stream: str, at: str | None = None) -> Document:
         """Queue windows that failed again, all or the one that holds an instant. For the scope admin."""
-        return responses.document((await self._ask(requests.retry(stream, at))).content)
+        return await self._document(requests.retry(stream, at))
 
     async def replay(self, stream: str, reason: str | None = None) -> Document:
         """Land the records of quarantine again, all or those of one reason. For the scope admin."""
-        return responses.document((await self._ask(requests.replay(stream, reason))).content)
+        return await self._document(requests.replay(stream, reason))
 
     async def cell(
         self,
@@ -314,7 +317,7 @@ class AsyncClient:
         groups have the values of `group`. `events` is a page of its events, `cursor` that of the next."""
         whose = TenantParameters(tenant, all_tenants)
         request = requests.cell(text, start, group or {}, whose, as_of, limit, cursor)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def changes(
         self,
@@ -328,17 +331,17 @@ class AsyncClient:
     ) -> Document:
         """Slices that changed what a span of a stream says after an instant of arrival, oldest first."""
         request = requests.changes(stream, after, start, end, limit, cursor)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def vector(
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None
     ) -> Document:
         """A vector of a delta stream, now or at an instant: `exists`, `ts` and `values`."""
-        return responses.document((await self._ask(requests.vector(stream, vector_id, at, tenant))).content)
+        return await self._document(requests.vector(stream, vector_id, at, tenant))
 
     async def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> Document:
         """The chain of a vector: its `checkpoints`, its `pending` deltas, and their sizes."""
-        return responses.document((await self._ask(requests.chain(stream, vector_id, tenant))).content)
+        return await self._document(requests.chain(stream, vector_id, tenant))
 
     async def deltas(
         self,
@@ -353,7 +356,7 @@ class AsyncClient:
         """The deltas of each window as one batch: the newest `limit` that are published or, with a `window`
         (a width) or a `tenant`, batches made for this answer."""
         request = requests.deltas(stream, window, start, end, tenant, limit)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def results(
         self,
@@ -368,20 +371,20 @@ class AsyncClient:
     ) -> Document:
         """The results of a streaming window; without `window`, the streaming windows of the stream."""
         request = requests.results(stream, window, start, end, tenant, limit, revisions=revisions)
-        return responses.document((await self._ask(request)).content)
+        return await self._document(request)
 
     async def flush(self, stream: str | None = None) -> Document:
         """Close the open windows of the gateway, of one stream or of all, and land them. `windows` lists
         them."""
-        return responses.document((await self._ask(requests.flush(stream))).content)
+        return await self._document(requests.flush(stream))
 
     async def overview(self) -> Document:
         """All streams at a glance: rate, lag, outcomes, queue, freshness, and problems with remedies."""
-        return responses.document((await self._ask(requests.overview())).content)
+        return await self._document(requests.overview())
 
     async def status(self) -> Document:
         """The status of all streams and of the gateway: `now`, `streams` and `gateway`."""
-        return responses.document((await self._ask(requests.status())).content)
+        return await self._document(requests.status())
 
     async def events(
         self, after: str | int | None = None, *, stream: str | None = None
@@ -414,6 +417,10 @@ class AsyncClient:
             await self._sleep(attempts.lost(seen, lines.pause))
 
     # -- the wire
+
+    async def _document(self, request: Request) -> Document:
+        answer = await self._ask(request)
+        return responses.document(answer.content)
 
     async def _ask(self, request: Request) -> httpx.Response:
         """Send a request until there is a final answer, and return it."""

@@ -1,6 +1,7 @@
-"""The blocking client: each call returns when the server has answered, or raises after the last retry.
+"""The blocking client: each call returns when the server has answered, or raises at last.
 
-Requests and responses are made and read by the pure modules beside it.
+Requests and responses are made and read by the pure modules beside it. This file is made from aio.py by
+scripts/sync_client.py: edit that one.
 """
 
 from __future__ import annotations
@@ -99,9 +100,8 @@ class Client:
         `end` declare that these are all events of that time (there may be none). The last request declares
         it, so that nothing counts as complete before all of it has arrived.
         """
-        return responses.together(
-            list(self.send_each(stream, events, wait=wait, source=source, start=start, end=end))
-        )
+        each = self.send_each(stream, events, wait=wait, source=source, start=start, end=end)
+        return responses.together(list(each))
 
     def send_each(
         self,
@@ -161,7 +161,8 @@ class Client:
 
     def ingestion(self, id_: str) -> Ingestion:
         """The status of one request by its id: which slice its events are in, and the outcome of each."""
-        return responses.ingestion(self._ask(requests.ingestion(id_)).content)
+        answer = self._ask(requests.ingestion(id_))
+        return responses.ingestion(answer.content)
 
     def query(
         self,
@@ -176,7 +177,7 @@ class Client:
         incomplete answer raises a ClientError with the code `incomplete`; `as_of` is an instant, or how long
         ago: what the answer was then."""
         request = requests.query(text, TenantParameters(tenant, all_tenants), strict=strict, as_of=as_of)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def sql(
         self,
@@ -189,7 +190,7 @@ class Client:
         """Run one SQL statement: `rows`, and in `completeness`, by stream, what is missing from them. It
         needs the token of an operator. `tenant`, `all_tenants` and `strict` are as for `query`."""
         request = requests.sql(text, TenantParameters(tenant, all_tenants), "json", strict=strict)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def sql_file(
         self,
@@ -202,7 +203,8 @@ class Client:
     ) -> bytes:
         """The rows of a SQL statement as a file: Arrow, Parquet or CSV; other arguments as for `sql`."""
         request = requests.sql(text, TenantParameters(tenant, all_tenants), format, strict=strict)
-        return self._ask(request).content
+        answer = self._ask(request)
+        return answer.content
 
     def search(
         self,
@@ -219,7 +221,8 @@ class Client:
         whose = TenantParameters(tenant, all_tenants)
         while True:
             request = requests.search(stream, text, whose, limit, cursor, strict=strict)
-            rows, cursor = responses.page(self._ask(request).content)
+            answer = self._ask(request)
+            rows, cursor = responses.page(answer.content)
             yield from rows
             if cursor is None:
                 return
@@ -239,24 +242,24 @@ class Client:
         missing."""
         whose = TenantParameters(tenant, all_tenants)
         request = requests.search(stream, text, whose, limit, cursor, strict=strict)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def trace(self, event_id: str, *, stream: str | None = None, tenant: str | None = None) -> Document:
         """What became of the event with an id, in one stream or in all: `streams` has its arrivals, its row,
         and the tiles, datasets and results that it is in."""
         request = requests.trace(event_id, stream, tenant)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def timeline(
         self, stream: str, *, start: str | None = None, end: str | None = None, limit: int | None = None
     ) -> Document:
         """The windows of a stream over time, with slices and gaps; counted by state if they are more than
         `limit`. Instants in the lists are microseconds since the epoch."""
-        return responses.document(self._ask(requests.timeline(stream, start, end, limit)).content)
+        return self._document(requests.timeline(stream, start, end, limit))
 
     def window(self, stream: str, start: str) -> Document:
         """One window: its state and why, what ends that, its slices and its revisions."""
-        return responses.document(self._ask(requests.window(stream, start)).content)
+        return self._document(requests.window(stream, start))
 
     def window_changes(
         self,
@@ -270,7 +273,7 @@ class Client:
     ) -> Document:
         """Rows that came and went from the revision `old` of a window to `new`, a page of them."""
         request = requests.window_changes(stream, start, old, new, limit, cursor)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def rebuild(
         self,
@@ -284,15 +287,15 @@ class Client:
         """Queue windows that start in a span to be built again; with `explain`, only the plan. For a token
         with the scope admin."""
         request = requests.rebuild(stream, start, end, include_late=include_late, explain=explain)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def retry(self, stream: str, at: str | None = None) -> Document:
         """Queue windows that failed again, all or the one that holds an instant. For the scope admin."""
-        return responses.document(self._ask(requests.retry(stream, at)).content)
+        return self._document(requests.retry(stream, at))
 
     def replay(self, stream: str, reason: str | None = None) -> Document:
         """Land the records of quarantine again, all or those of one reason. For the scope admin."""
-        return responses.document(self._ask(requests.replay(stream, reason)).content)
+        return self._document(requests.replay(stream, reason))
 
     def cell(
         self,
@@ -310,7 +313,7 @@ class Client:
         groups have the values of `group`. `events` is a page of its events, `cursor` that of the next."""
         whose = TenantParameters(tenant, all_tenants)
         request = requests.cell(text, start, group or {}, whose, as_of, limit, cursor)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def changes(
         self,
@@ -324,17 +327,17 @@ class Client:
     ) -> Document:
         """Slices that changed what a span of a stream says after an instant of arrival, oldest first."""
         request = requests.changes(stream, after, start, end, limit, cursor)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def vector(
         self, stream: str, vector_id: str | int, at: str | None = None, *, tenant: str | None = None
     ) -> Document:
         """A vector of a delta stream, now or at an instant: `exists`, `ts` and `values`."""
-        return responses.document(self._ask(requests.vector(stream, vector_id, at, tenant)).content)
+        return self._document(requests.vector(stream, vector_id, at, tenant))
 
     def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> Document:
         """The chain of a vector: its `checkpoints`, its `pending` deltas, and their sizes."""
-        return responses.document(self._ask(requests.chain(stream, vector_id, tenant)).content)
+        return self._document(requests.chain(stream, vector_id, tenant))
 
     def deltas(
         self,
@@ -349,7 +352,7 @@ class Client:
         """The deltas of each window as one batch: the newest `limit` that are published or, with a `window`
         (a width) or a `tenant`, batches made for this answer."""
         request = requests.deltas(stream, window, start, end, tenant, limit)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def results(
         self,
@@ -364,20 +367,20 @@ class Client:
     ) -> Document:
         """The results of a streaming window; without `window`, the streaming windows of the stream."""
         request = requests.results(stream, window, start, end, tenant, limit, revisions=revisions)
-        return responses.document(self._ask(request).content)
+        return self._document(request)
 
     def flush(self, stream: str | None = None) -> Document:
         """Close the open windows of the gateway, of one stream or of all, and land them. `windows` lists
         them."""
-        return responses.document(self._ask(requests.flush(stream)).content)
+        return self._document(requests.flush(stream))
 
     def overview(self) -> Document:
         """All streams at a glance: rate, lag, outcomes, queue, freshness, and problems with remedies."""
-        return responses.document(self._ask(requests.overview()).content)
+        return self._document(requests.overview())
 
     def status(self) -> Document:
         """The status of all streams and of the gateway: `now`, `streams` and `gateway`."""
-        return responses.document(self._ask(requests.status()).content)
+        return self._document(requests.status())
 
     def events(self, after: str | int | None = None, *, stream: str | None = None) -> Iterator[DatasetEvent]:
         """Iterate without end over the events of datasets and results: those after the event `after` (0: from
@@ -407,6 +410,10 @@ class Client:
             self._sleep(attempts.lost(seen, lines.pause))
 
     # -- the wire
+
+    def _document(self, request: Request) -> Document:
+        answer = self._ask(request)
+        return responses.document(answer.content)
 
     def _ask(self, request: Request) -> httpx.Response:
         """Send a request until there is a final answer, and return it."""

@@ -1,7 +1,7 @@
-"""What the sections of a stream say about each other: columns that exist, types that suit their use.
+"""Rules between the sections of a stream: columns that exist, types that suit their use.
 
-Pure: each rule yields findings, and none stops at the first. Sections that are broken by themselves
-are passed as such, so that nothing is reported about them twice.
+Pure: each rule yields findings, and none stops at the first. Sections that are invalid by themselves are
+marked as such, so that nothing is reported twice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemill.model.time import SECOND, format_duration
 IDENTITY_TYPES: tuple[FieldType, ...] = ("string", "integer")
 TIME_TYPES: tuple[FieldType, ...] = ("integer", "decimal", "string", "any")
 
-LEAST_SPAN = SECOND  # of windows: what a year of slices touches must stay countable
+LEAST_SPAN = SECOND  # of windows: the windows that a year of slices touches must stay countable
 _OF_WINDOWS = (
     "subject_to_change_window",
     "allow_incomplete_windows",
@@ -70,7 +70,7 @@ def check_stream(
 
 
 def unused(stream: Stream) -> Iterator[ConfigFinding]:
-    """What is declared and has no effect: no error, but worth a word. Paths are relative to the stream."""
+    """What is declared and has no effect: a warning, not an error. Paths are relative to the stream."""
     declared = stream.event_time
     why, instead = (
         ("mode is processing", "mode: event") if declared.enabled else ("enabled is false", "enabled: true")
@@ -145,7 +145,7 @@ def _windows(stream: Stream, broken: Collection[Path]) -> Iterator[ConfigFinding
 
 
 def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[ConfigFinding]:
-    """Fields become columns of a dataset beside its own; readers do not tell upper from lower case."""
+    """Check names: fields become columns of a dataset beside the fixed ones, and readers ignore case."""
     if stream.aggregation_span is None:
         return
     sources = {
@@ -176,7 +176,7 @@ def _dataset_columns(stream: Stream, broken: Collection[Path]) -> Iterator[Confi
 
 
 def _only_identity(stream: Stream) -> str | None:
-    """The column that the id of an event is, when it is one column."""
+    """The column that is the id of an event, if it is a single column."""
     return stream.identity[0] if stream.gate == "event_id" and len(stream.identity) == 1 else None
 
 

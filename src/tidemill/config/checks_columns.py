@@ -1,6 +1,6 @@
-"""The declared columns of a stream, for rules that name one.
+"""The declared columns of a stream, for rules that name columns.
 
-Pure: says what is wrong with a name or a list of names, and where; never why a rule wants them.
+Pure: reports what is wrong with a name or a list of names, and where.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.model.suggestions import choices
 
 
 class DeclaredColumns:
-    """The columns of a stream. Of those whose declaration is broken nothing is known, and nothing said."""
+    """The columns of a stream. Nothing is reported about columns whose declaration is invalid."""
 
     def __init__(self, stream: Stream, broken: Collection[Path]) -> None:
         self._fields: Mapping[str, Field] = stream.fields
@@ -30,7 +30,7 @@ class DeclaredColumns:
         self._unknown = ("schema",) in broken
 
     def with_fields(self, fields: Mapping[str, Field], of: str) -> DeclaredColumns:
-        """Columns of something that is made of them."""
+        """The columns of something derived from them."""
         made = copy(self)
         made._fields, made._of = fields, of
         return made
@@ -41,7 +41,7 @@ class DeclaredColumns:
     def check(
         self, path: Path, column: str, types: Sequence[FieldType], hint: str, at: str = ""
     ) -> Iterator[ConfigFinding]:
-        """That it is declared, and of one of these types. `at` says where in a text it is named."""
+        """Check that a column is declared and has one of these types. `at` is its position in a text."""
         field = self._fields.get(column)
         if field is not None:
             if field.type not in types:

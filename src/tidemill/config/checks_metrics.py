@@ -1,5 +1,5 @@
-"""What metrics say about the rest of their stream: columns that exist, types that suit their use; and ratios
-about other metrics.
+"""Rules between the metrics of a stream and the rest of it: columns that exist, types that suit their use;
+and between ratios and other metrics.
 
 Pure: each rule yields findings, and none stops at the first.
 """
@@ -40,7 +40,7 @@ _FILTER_HINT = f"a filter is about {one_of(FILTER_TYPES)}; for a float, {_DECIMA
 def check_metrics(
     stream: Stream, columns: DeclaredColumns, broken: Collection[Path]
 ) -> Iterator[ConfigFinding]:
-    """Everything wrong between its metrics and the stream; paths are relative to the stream."""
+    """Everything wrong between the metrics and their stream; paths are relative to the stream."""
     for name, metric in stream.metrics.items():
         at: Path = ("metrics", name)
         match metric:
@@ -168,7 +168,7 @@ def _transition(
 
 
 def _rollup_columns(stream: Stream) -> Iterator[ConfigFinding]:
-    """Dimensions and numbers become columns of one table; readers do not tell upper from lower case."""
+    """Check names: dimensions and numbers become columns of one table, and readers ignore case."""
     kinds = {metric.kind for metric in stream.kept_metrics.values()}
     own = [*ROLLUP_COLUMNS]
     own += STATE_COLUMNS if "state" in kinds else ()
@@ -183,7 +183,7 @@ def _rollup_columns(stream: Stream) -> Iterator[ConfigFinding]:
 
 
 def _used_columns(stream: Stream) -> Iterator[tuple[Path, str, tuple[str, ...]]]:
-    """Each dimension and number once: where it is first named, what it is, and the columns it is kept in."""
+    """Each dimension and number once: where it is first named, its role, and the columns it is kept in."""
     metrics = stream.kept_metrics
     for field in stream.dimension_columns:
         name = next(name for name, metric in metrics.items() if field in metric.dimensions)

@@ -1,6 +1,6 @@
-"""What the index and retention of a stream say about the rest of it.
+"""Rules between the index and the retention of a stream and the rest of it.
 
-Pure: each rule yields findings, and none stops at the first. Nothing here deletes anything.
+Pure: each rule yields findings, and none stops at the first. Nothing is deleted here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_indexed(stream: Stream) -> Iterator[ConfigFinding]:
 
 
 def check_retention(stream: Stream, broken: Collection[Path]) -> Iterator[ConfigFinding]:
-    """What would be gone before it is needed; paths are relative to the stream."""
+    """What would expire before it is needed; paths are relative to the stream."""
     declared, at = stream.retention, ("retention",)
     span, late = stream.aggregation_span, stream.late_slices
     if declared.raw is not None and span is not None and not any(path[:1] in _BROKEN for path in broken):
@@ -56,7 +56,7 @@ def check_retention(stream: Stream, broken: Collection[Path]) -> Iterator[Config
 
 
 def unused_retention(stream: Stream) -> Iterator[ConfigFinding]:
-    """What is declared and has no effect, or one that may come as a surprise."""
+    """What is declared without effect, or with an effect that may come as a surprise."""
     declared, at = stream.retention, ("retention",)
     raw, index = declared.raw, declared.index
     if raw is not None and index is not None and index > raw:

@@ -1,4 +1,4 @@
-"""What a stream of deltas says about the rest of itself: columns of types that suit their use.
+"""Rules between the vectors of a delta stream and the rest of it: columns of types that suit their use.
 
 Pure: each rule yields findings, and none stops at the first.
 """
@@ -21,14 +21,14 @@ _TYPES: Final[Mapping[str, tuple[FieldType, ...]]] = {
     "indices": ("array", "any"),
 }
 _KEEPS_RECENT: Final = ("tiered_merge", "adaptive")
-LEAST_BYTES: Final = 2  # of a component in JSON: a digit and a comma
-MOST_BYTES: Final = 25  # with all the digits that a double may have
+LEAST_BYTES: Final = 2  # of a component in JSON at least: a digit and a comma
+MOST_BYTES: Final = 25  # of a component at most: all digits that a double may have
 
 
 def check_vectors(
     stream: Stream, columns: DeclaredColumns, broken: Collection[Path]
 ) -> Iterator[ConfigFinding]:
-    """Everything wrong between its vectors and the stream; paths are relative to the stream."""
+    """Everything wrong between the vectors and their stream; paths are relative to the stream."""
     if stream.kind != "delta":
         for key in ("vector", "compaction"):
             if key in stream.model_fields_set and ("kind",) not in broken:
@@ -68,7 +68,7 @@ def _columns(stream: Stream, columns: DeclaredColumns) -> Iterator[ConfigFinding
 
 
 def check_dimension(stream: Stream, record_bytes: int) -> Iterator[ConfigFinding]:
-    """That a delta of a whole vector can be a record."""
+    """Check that a delta of a whole vector can fit into a record."""
     if stream.vector is not None and stream.vector.dimension * LEAST_BYTES > record_bytes:
         size = f"{stream.vector.dimension * LEAST_BYTES} bytes at least"
         message = f"a delta of all {stream.vector.dimension} components has {size}: it is too large"
@@ -77,7 +77,7 @@ def check_dimension(stream: Stream, record_bytes: int) -> Iterator[ConfigFinding
 
 
 def large_dimension(stream: Stream, record_bytes: int) -> Iterator[ConfigFinding]:
-    """That it still is one when its components are spelled with all their digits."""
+    """Warn if it may not fit when its components have all their digits."""
     if stream.vector is None or stream.vector.dimension * LEAST_BYTES > record_bytes:
         return
     size = stream.vector.dimension * MOST_BYTES

@@ -1,4 +1,5 @@
-"""What streaming windows say about the rest of their stream: columns that exist, types that suit their use.
+"""Rules between streaming windows and the rest of their stream: columns that exist, types that suit their
+use.
 
 Pure: each rule yields findings, and none stops at the first.
 """
@@ -37,7 +38,7 @@ _COMPARED_HINT: Final = (
 def check_windows(
     stream: Stream, columns: DeclaredColumns, broken: Collection[Path]
 ) -> Iterator[ConfigFinding]:
-    """Everything wrong between its streaming windows and the stream; paths are relative to the stream."""
+    """Everything wrong between the streaming windows and their stream; paths are relative to the stream."""
     for name, declared in stream.windows.items():
         at: Path = ("windows", name)
         yield from _groups(at, stream, declared, columns)
@@ -84,7 +85,7 @@ def _aggregate(path: Path, text: str, columns: DeclaredColumns) -> Iterator[Conf
 
 
 def _results(declared: WindowDeclaration, columns: DeclaredColumns) -> dict[str, Field]:
-    """What a condition on results may name: aggregates, and what results are grouped by."""
+    """The columns that a condition on results may name: aggregates, and the columns of `group_by`."""
     groups = {name: columns.field(name) for name in (*declared.key, *declared.group_by)}
     found = {name: field for name, field in groups.items() if field is not None}
     for name, text in declared.aggregates.items():
@@ -100,7 +101,7 @@ def _results(declared: WindowDeclaration, columns: DeclaredColumns) -> dict[str,
 
 
 def _result_columns(at: Path, stream: Stream, declared: WindowDeclaration) -> Iterator[ConfigFinding]:
-    """Groups and aggregates are columns of the results beside their own; readers ignore case."""
+    """Check names: groups and aggregates become columns beside the fixed ones, and readers ignore case."""
     taken = {name: f"the results' own column {name}" for name in RESULT_COLUMNS}
     groups = [*listed((*at, "key"), declared.key), *listed((*at, "group_by"), declared.group_by)]
     fields = {field: path for path, field in reversed(groups) if field != stream.tenant.column}

@@ -1,7 +1,7 @@
-"""YAML text to plain data that remembers the line of every key.
+"""Reads YAML text as plain data that remembers the line of every key.
 
-Only what YAML 1.2 calls the core types: `no` and `on` are text, and so are dates. Tags are refused,
-a key is given once, and nothing that the text says can make it grow without bound.
+Only the core types of YAML 1.2: `no` and `on` are strings, and so are dates. Tags are refused, a key may
+occur once, and no text can make the data grow without bound.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import yaml
 from tidemill.config.problems import Document, Path, Problem, SourcePosition, dotted, line_position
 from tidemill.model.errors import ConfigError
 
-MAX_NODES: Final = 500_000  # aliases of aliases would otherwise unfold without end
+MAX_NODES: Final = 500_000  # otherwise aliases of aliases could expand without end
 MAX_DEPTH: Final = 100
 
 _TAG: Final = "tag:yaml.org,2002:"
@@ -33,8 +33,8 @@ class _CoreLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
     _depth = 0
 
-    # Called around every node. The composer of libyaml recurses on the C stack: without a bound of our
-    # own, a file of brackets would end the process.
+    # Called around every node. The composer of libyaml recurses on the C stack: without this limit a file of
+    # brackets would crash the process.
     def descend_resolver(self, current_node: yaml.Node | None, current_index: object) -> None:
         self._depth += 1
         if self._depth > MAX_DEPTH:
@@ -52,7 +52,7 @@ for _name, (_pattern, _first) in _CORE.items():
 
 
 def parse_document(text: str, file: str) -> Document:
-    """The document of a file. Text that is not YAML at all is an error at once."""
+    """The document of a file. Text that is not YAML raises at once."""
     document = Document(file)
     root = _compose(text, file)
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
@@ -70,7 +70,7 @@ def parse_document(text: str, file: str) -> Document:
 
 
 def parse_value(text: str, source_position: SourcePosition, path: Path, document: Document) -> object:
-    """The value of an override, as if it stood in the file at `path`."""
+    """The value of an override, as if it were in the file at `path`."""
     try:
         root = _compose(text, source_position.text)
     except ConfigError as error:
@@ -110,7 +110,7 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode):
                 self._report(key_node, path, "a key is not plain text", "write key: value")
                 continue
-            key = str(key_node.value)  # as written: a key `404` or `true` is text, too
+            key = str(key_node.value)  # as written: a key `404` or `true` is a string too
             if key in found:
                 self._report(key_node, (*path, key), "this key is given twice", "remove one of the two")
                 continue
@@ -148,7 +148,7 @@ class _Reader:
                 case "float":
                     return float(text)
         except ValueError:
-            pass  # `!!int x` asks for what the text is not: reported like any other tag
+            pass  # `!!int x` is not an int: reported like any other tag
         self._report(node, path, f"the tag {node.tag} does not fit here", "leave the tag out")
         return text
 

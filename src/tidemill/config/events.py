@@ -1,6 +1,6 @@
-"""Who hears that a dataset is available: the sinks that events are delivered to.
+"""The `events` section: the sinks that events are delivered to.
 
-Secrets are never written in the file: it names the environment variable that holds one.
+Secrets are never in the file: it names the environment variable that holds one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _path(path: str) -> str:
 
 
 def _parts(url: str, schemes: tuple[str, ...], what: str) -> SplitResult:
-    """The address in parts. What is said about a wrong one does not repeat it: it may hold a secret."""
+    """The address in parts. Errors do not repeat it, since it may hold a secret."""
     use = f"use {' or '.join(f'{scheme}://…' for scheme in schemes)}"
     try:
         parts = urlsplit(url)
@@ -71,7 +71,7 @@ def _source(source: str) -> str:
 
 
 def _variable(name: str) -> str:
-    if not _VARIABLE.fullmatch(name):  # not repeated in the message: somebody may have put the secret here
+    if not _VARIABLE.fullmatch(name):  # not repeated in the message: it may be the secret itself
         raise wrong(
             "is not the name of an environment variable", "use letters, digits and _: secret_env: NAME"
         )
@@ -91,14 +91,14 @@ class FileSink(pydantic.BaseModel):
 
 
 class WebhookSink(pydantic.BaseModel):
-    """Posts each event; signed when `secret_env` names a variable that holds a secret."""
+    """Posts each event, signed if `secret_env` names a variable that holds a secret."""
 
     model_config = SECTION
 
     kind: Literal["webhook"]
     url: Annotated[str, AfterValidator(_web)]
     secret_env: Variable | None = None
-    timeout: PositiveDuration = 10 * SECOND  # of one request, from connecting to its answer
+    timeout: PositiveDuration = 10 * SECOND  # of one request, from connecting to its response
 
 
 class RedisSink(pydantic.BaseModel):
@@ -110,8 +110,9 @@ class RedisSink(pydantic.BaseModel):
     url: Annotated[str, AfterValidator(_redis)]
     secret_env: Variable | None = None
     stream: Annotated[str, pydantic.Field(min_length=1, max_length=512)] = "tidemill.pipeline.events"
-    max_length: Annotated[StrictInt, pydantic.Field(ge=1)] | None = None  # older ones go; None: all are kept
-    timeout: PositiveDuration = 10 * SECOND  # of connecting, and of each answer
+    # Older ones are dropped; None: all are kept.
+    max_length: Annotated[StrictInt, pydantic.Field(ge=1)] | None = None
+    timeout: PositiveDuration = 10 * SECOND  # of connecting, and of each response
 
 
 Sink = Annotated[FileSink | WebhookSink | RedisSink, pydantic.Field(discriminator="kind")]

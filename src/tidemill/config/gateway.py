@@ -1,4 +1,4 @@
-"""The gateway: where it listens, how it gathers events into windows, what memory and requests may be.
+"""The `gateway` section: where it listens, how it gathers events into windows, limits of memory and requests.
 
 The defaults are those of the adaptive window: 10 ms to 5 s for 100 events, within 100 MiB.
 """
@@ -19,7 +19,7 @@ from tidemill.model.time import DAY, MILLISECOND, SECOND
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 MAX_FOLDERS: Final = 64
-MAX_PANES: Final = 10_000  # that the statistics of a sliding window are made of
+MAX_PANES: Final = 10_000  # parts that the statistics of a sliding window are made of
 
 
 def _share(value: object) -> object:
@@ -55,7 +55,7 @@ Count = Annotated[StrictInt, pydantic.Field(ge=1, le=10**9)]
 
 
 class FixedWindow(pydantic.BaseModel):
-    """Closed at every multiple of `size` since the epoch. `tumbling` is another word for it."""
+    """Closed at every multiple of `size` since the epoch. `tumbling` is a synonym."""
 
     model_config = SECTION
 
@@ -64,7 +64,7 @@ class FixedWindow(pydantic.BaseModel):
 
 
 class SlidingWindow(pydantic.BaseModel):
-    """Closed every `step`; its statistics are of the last `size`, and each event is in one slice only."""
+    """Closed every `step`; its statistics cover the last `size`, and each event is in one slice only."""
 
     model_config = SECTION
 
@@ -115,7 +115,7 @@ class AdaptiveWindow(pydantic.BaseModel):
 
 
 def _adaptive_unless_said(value: object) -> object:
-    """A window of another length is still the default kind: the environment sets one key at a time."""
+    """Adaptive is the default kind even if other keys are set: the environment sets them one by one."""
     adaptive = AdaptiveWindow.model_fields.keys()
     if isinstance(value, dict) and value.get("kind") is None and value.keys() <= adaptive:
         return {**value, "kind": "adaptive"}
@@ -129,29 +129,29 @@ DeclaredWindow = Annotated[
 
 
 class Triggers(pydantic.BaseModel):
-    """What closes a window before its time. null: this one never does."""
+    """What closes a window early. null disables a trigger."""
 
     model_config = SECTION
 
     count: Count | None = 50_000  # events
     bytes: Annotated[ByteSize, pydantic.Field(ge=1)] | None = 8 * MIB
-    rate_change: Change | None = 0.5  # of the mean of the last 5 rates against the 10 before
-    memory: Share | None = 0.8  # of what the gateway may use
+    rate_change: Change | None = 0.5  # the mean of the last 5 rates against that of the 10 before
+    memory: Share | None = 0.8  # share of what the gateway may use
     custom: tuple[SafeName, ...] = ()  # names of entry points in the group tidemill.triggers
 
 
 class Memory(pydantic.BaseModel):
-    """What the gateway may hold in memory: in all, and each part of it."""
+    """The memory that the gateway may use: in total, and for each part."""
 
     model_config = SECTION
 
     max: Annotated[ByteSize, pydantic.Field(ge=4 * MIB)] = 100 * MIB
-    high_water: Share = 0.8  # beyond it senders are told to wait
-    emergency: Share = 0.95  # beyond it nothing is taken
+    high_water: Share = 0.8  # above it senders are asked to wait
+    emergency: Share = 0.95  # above it requests are refused
     buffer: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 50 * MIB  # events until their slice has landed
-    requests: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 40 * MIB  # bodies while they are read
-    windows: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 5 * MIB  # what is known of closed windows
-    rates: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 4 * MIB  # what is remembered of arrivals
+    requests: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 40 * MIB  # bodies while they are being read
+    windows: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 5 * MIB  # data about closed windows
+    rates: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 4 * MIB  # data about arrivals
 
     @model_validator(mode="after")
     def _marks_are_in_order(self) -> Memory:
@@ -163,7 +163,7 @@ class Memory(pydantic.BaseModel):
 
 
 class StreamMemory(pydantic.BaseModel):
-    """What the gateway may hold in memory of one stream; null: as much as of all."""
+    """The memory that the gateway may use for one stream; null: no limit of its own."""
 
     model_config = SECTION
 
@@ -175,8 +175,8 @@ class StreamGateway(pydantic.BaseModel):
 
     model_config = SECTION
 
-    window: DeclaredWindow | None = None  # null: that of `gateway`
-    triggers: Triggers = ABSENT  # the keys that are not given are those of `gateway`
+    window: DeclaredWindow | None = None  # null: as in `gateway`
+    triggers: Triggers = ABSENT  # keys that are not set are as in `gateway`
     memory: StreamMemory = ABSENT
 
     @model_validator(mode="before")
@@ -188,31 +188,31 @@ class StreamGateway(pydantic.BaseModel):
 
 
 class WalSettings(pydantic.BaseModel):
-    """The log that makes events durable before they are in a slice."""
+    """The write-ahead log, which makes events durable before they are in a slice."""
 
     model_config = SECTION
 
-    segment: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 16 * MIB  # then a new file is begun
+    segment: Annotated[ByteSize, pydantic.Field(ge=64 * KIB)] = 16 * MIB  # then a new file is started
 
 
 class Requests(pydantic.BaseModel):
-    """What a request may be; beyond it, it is refused as a whole."""
+    """Limits of a request; one beyond them is refused as a whole."""
 
     model_config = SECTION
 
-    body: Annotated[ByteSize, pydantic.Field(ge=KIB)] = 16 * MIB  # also once it is decompressed
+    body: Annotated[ByteSize, pydantic.Field(ge=KIB)] = 16 * MIB  # also after decompression
     events: Count = 10_000
-    spread: Count = 2_000  # windows (or days) that its events may lie in
+    spread: Count = 2_000  # windows (or days) that its events may touch
     depth: Annotated[StrictInt, pydantic.Field(ge=1, le=512)] = 64
-    field: Annotated[ByteSize, pydantic.Field(ge=16)] = MIB  # of one text in an event
+    field: Annotated[ByteSize, pydantic.Field(ge=16)] = MIB  # of one string in an event
     timeout: PositiveDuration = 30 * SECOND  # between two pieces of a body
-    wait: PositiveDuration = 30 * SECOND  # the longest that a request waits for outcomes
+    wait: PositiveDuration = 30 * SECOND  # the longest time that a request may wait for outcomes
     connections: Count = 1000  # at once
-    sources: Count = 128  # values of `source` that one sender uses at once
+    sources: Count = 128  # values of `source` that one sender may use at once
 
 
 class Otlp(pydantic.BaseModel):
-    """Which streams logs and spans go to."""
+    """The streams that logs and spans go to."""
 
     model_config = SECTION
 
@@ -221,19 +221,20 @@ class Otlp(pydantic.BaseModel):
 
 
 class GatewaySettings(pydantic.BaseModel):
-    """How events come in over HTTP."""
+    """How events are received over HTTP."""
 
     model_config = SECTION
 
     host: Annotated[str, AfterValidator(_host)] = "127.0.0.1"
     port: Port = 8470
+    acknowledge: Literal["logged", "landed"] = "logged"  # when events are in the gateway's log, or in a slice
     window: DeclaredWindow = ABSENT
     triggers: Triggers = ABSENT
-    background: PositiveDuration = 100 * MILLISECOND  # how often open windows are looked at
+    background: PositiveDuration = 100 * MILLISECOND  # how often open windows are checked
     memory: Memory = ABSENT
     wal: WalSettings = ABSENT
     requests: Requests = ABSENT
-    receipts: PositiveDuration = DAY  # how long outcomes can be asked for
+    receipts: PositiveDuration = DAY  # how long outcomes can be queried
     otlp: Otlp = ABSENT
     objects: Annotated[
         tuple[Annotated[str, AfterValidator(_folder)], ...], pydantic.Field(max_length=MAX_FOLDERS)
@@ -249,9 +250,10 @@ class GatewaySettings(pydantic.BaseModel):
 
     @model_validator(mode="after")
     def _requests_fit(self) -> GatewaySettings:
-        """A body that memory never has room for would be sent again and again."""
+        """Check that memory has room for a body; else it would be retried without end."""
         memory = self.memory
-        least = min(memory.requests, memory.buffer, memory.max / 2)  # it is read while it is buffered
+        # A body is in memory while it is read and while it is buffered.
+        least = min(memory.requests, memory.buffer, memory.max / 2)
         if self.requests.body + KIB > memory.emergency * least:
             raise wrong(
                 "requests.body is more than fits: memory.emergency of memory.requests, of memory.buffer, "
@@ -262,8 +264,8 @@ class GatewaySettings(pydantic.BaseModel):
 
 
 def settings_of(gateway: GatewaySettings, own: StreamGateway) -> GatewaySettings:
-    """How the events of a stream are gathered. Where no trigger by memory is wanted, windows are still closed
-    before senders would have to be told to wait."""
+    """How the events of a stream are gathered. Without a memory trigger, windows are still closed before
+    senders would have to wait."""
     said = {key: getattr(own.triggers, key) for key in own.triggers.model_fields_set}
     triggers = gateway.triggers.model_copy(update=said)
     if triggers.memory is None:

@@ -1,7 +1,7 @@
-"""`tidemill.yaml` and the environment in, a checked `Project` out, or one error that lists every problem.
+"""Reads `tidemill.yaml` and the environment into a checked `Project`, or raises one error with every problem.
 
-The only place that reads a configuration. It creates nothing and knows no event-time parser: the
-names of the registered types are passed in, and so is what says whether a plugin can be used.
+The only place that reads a configuration. It creates nothing and imports no event-time parser: the names of
+the registered types, and a check whether a plugin can be used, are passed in.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tidemill.config.sections import MessageTime
 from tidemill.config.stream import Stream
 from tidemill.config.validation import ConfigFinding, validate
 from tidemill.model.errors import ConfigError
-from tidemill.model.names import NAME_HINT, is_safe_name
+from tidemill.model.names import BUCKETS, NAME_HINT, bucket_folder, is_safe_name
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 16 << 20
-_NAME: Final = frozenset({"name"})  # of a stream: its key in the file, not a key of its own
+_NAME: Final = frozenset({"name"})  # the name of a stream is its key in the file, not a key in its section
 
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """Why a plugin that the file names cannot be used; None when it can, or when nobody looked."""
+    """Tells why a plugin that the file names cannot be used; None if it can, or if that is not checked."""
 
     time_type: Callable[[str], str | None] = lambda _name: None
     trigger: Callable[[str], str | None] = lambda _name: None
@@ -47,7 +47,7 @@ def load_project(
     environ: Mapping[str, str] = os.environ,
     plugins: Plugins = Plugins(),  # noqa: B008 - frozen
 ) -> Project:
-    """The project of a `tidemill.yaml`, or of the folder that holds one. Its warnings are logged."""
+    """The project of a `tidemill.yaml`, or of the folder that holds one. Warnings are logged."""
     names_a_file = path.suffix in (".yaml", ".yml") and not os.path.isdir(path)  # noqa: PTH112 - never raises
     file = path if names_a_file else path / FILE_NAME
     project = parse_project(_read(file), file, time_types, environ, plugins)
@@ -84,7 +84,7 @@ def parse_project(
     return Project(
         path=file.absolute(),
         root=root,
-        warehouse=FilePath(os.path.normpath(root / FilePath(settings.warehouse).expanduser())),
+        warehouse=_warehouse(root, settings),
         engine=settings.engine,
         limits=settings.limits,
         builder=settings.builder,
@@ -92,15 +92,25 @@ def parse_project(
         sql=settings.sql,
         events=settings.events,
         gateway=settings.gateway,
+        state=settings.state,
+        bucket=settings.bucket,
         streams=streams,
         warnings=tuple(warning.line for warning in sorted(document.warnings, key=lambda one: one.position)),
     )
 
 
+def _warehouse(root: FilePath, settings: Settings) -> FilePath:
+    """The folder of the warehouse; of one in a bucket, its folder on the local disk."""
+    if not settings.warehouse.startswith(BUCKETS):
+        return FilePath(os.path.normpath(root / FilePath(settings.warehouse).expanduser()))
+    local = FilePath(os.path.normpath(root / FilePath(settings.bucket.folder).expanduser()))
+    return local / bucket_folder(settings.warehouse)
+
+
 def unusable_plugins(
     gateway: GatewaySettings, streams: Mapping[str, Stream], plugins: Plugins
 ) -> Iterator[ConfigFinding]:
-    """Event-time types and triggers that somebody provides and that cannot be used."""
+    """Event-time types and triggers that are installed but cannot be used."""
     hint = "repair or reinstall the package that provides it, or declare another"
     for name, stream in streams.items():
         type_ = stream.event_time.type
@@ -154,17 +164,17 @@ def _streams(document: Document, time_types: Collection[str]) -> dict[str, Strea
         path: Path = ("streams", name)
         if not is_safe_name(name):
             document.report(path, f"stream name {name!r} is not allowed", NAME_HINT)
-            name = "unnamed"  # so that the rest of it is checked, too
+            name = "unnamed"  # so that the rest of it is checked too
         if not isinstance(data, dict):
             document.report(path, "should be a section of keys and values", "it has at least a schema")
         elif stream := _stream(document, path, name, data, time_types):
             streams[name] = stream
-    # What streams say of each other is looked at once each of them is sound.
+    # Rules between streams are checked once each stream is valid by itself.
     return _with_message_times(document, streams) if len(document.problems) == problems else streams
 
 
 def _with_message_times(document: Document, streams: Mapping[str, Stream]) -> dict[str, Stream]:
-    """Those that hold messages of others, told of the event times of all."""
+    """Streams that hold messages of others, with the event times of all of those."""
     times = {
         name: MessageTime(stream.time_column, stream.event_time.type or "", stream.event_time.timezone)
         for name, stream in streams.items()
@@ -187,7 +197,7 @@ def _with_message_times(document: Document, streams: Mapping[str, Stream]) -> di
 def _stream(
     document: Document, path: Path, name: str, data: Mapping[str, object], time_types: Collection[str]
 ) -> Stream | None:
-    """The stream, or None; what is broken is left out so that the rest of it is still checked."""
+    """The stream, or None. Invalid parts are left out, so that the rest is still checked."""
     if "name" in data:
         document.report((*path, "name"), "unknown key", "the key under streams is the name of the stream")
     sound: dict[str, object] = deepcopy({**data, "name": name})
@@ -209,13 +219,13 @@ def _stream(
 
 
 def _remove(data: dict[str, object], finding: ConfigFinding) -> Path | None:
-    """Take what a finding is about out of a stream's data; the path that went, None if it was gone."""
+    """Remove the data that a finding is about; returns the removed path, None if it was already removed."""
     path: Path = finding.path
     if not path:  # only the schema is required
         is_new = data.setdefault("schema", None) is None
         data["schema"] = {}
         return ("schema",) if is_new else None
-    # A list goes as a whole, so that the positions of what stays in it do not shift.
+    # A list is removed as a whole, so that the positions of other findings in it do not shift.
     depth = next((index for index, key in enumerate(path) if isinstance(key, int)), len(path))
     *outer, last = path[:depth]
     section: object = data
@@ -236,6 +246,7 @@ def read_template(name: TemplateName) -> str:
     `requests` is what `tidemill init` writes: a commented stream of web requests. `events` is what `tidemill
     up` writes: events, logs and traces over HTTP.
     """
-    from importlib.resources import files  # here: it would slow down every command, and two need it
+    # Imported here: it would slow down every command, and only two need it.
+    from importlib.resources import files
 
     return (files("tidemill.config") / "templates" / f"{name}.yaml").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """The metrics of a stream as declared in `tidemill.yaml`: counter, gauge, histogram, state and ratio.
 
-A metric checks only itself here; whether its columns exist and suit their use is for `checks_metrics`.
+Each metric is validated by itself here; `checks_metrics` checks its columns.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from tidemill.model.metrics import CHANGE, Bins, TransitionRule, bounded, log_sc
 DEFAULT_ACCURACY: Final = Decimal("0.01")
 MIN_ACCURACY, MAX_ACCURACY = Decimal("0.0005"), Decimal("0.5")
 MAX_BOUNDS: Final = 1_000
-MAX_DIGITS: Final = 40  # of a bound
-MAX_KEYS: Final = 1_000_000  # that a metric can be limited to
+MAX_DIGITS: Final = 40  # digits of a bound
+MAX_KEYS: Final = 1_000_000  # keys that a metric can be limited to
 
 
 def _exact(value: object) -> object:
-    """A number of the file without a detour over binary fractions."""
+    """A number of the file, without rounding to a binary fraction."""
     if isinstance(value, bool):
         raise wrong(f"{str(value).lower()} is not a number", "use a number such as 0.5")
     return Decimal(str(value)) if isinstance(value, float) else value
 
 
 def _short(value: Decimal) -> Decimal:
-    """So that nobody computes with a million digits."""
+    """Refuse numbers with absurdly many digits, which would be slow to compute with."""
     if len(str(value)) > MAX_DIGITS or abs(value.adjusted()) > MAX_DIGITS:
         raise wrong(f"the number {str(value)[:MAX_DIGITS]}… is too long", f"use {MAX_DIGITS} digits at most")
     return value
@@ -84,8 +84,9 @@ class Counter(pydantic.BaseModel):
     kind: Literal["counter"]
     dimensions: Columns = ()
     measures: Columns = ()
-    filter: Condition | None = None  # only events for which this is true; None: all
-    max_cardinality: Limit | None = None  # of dimensions together, per tenant; the rest is __other__
+    filter: Condition | None = None  # count only events for which this is true; None: all
+    # Combinations of dimensions for each tenant; the rest is counted as __other__.
+    max_cardinality: Limit | None = None
 
     @property
     def numbers(self) -> Columns:
@@ -94,7 +95,7 @@ class Counter(pydantic.BaseModel):
 
 
 class Gauge(pydantic.BaseModel):
-    """Keeps count, sum, least, greatest, first and last of a value; `policy` says which one is the value."""
+    """Keeps count, sum, minimum, maximum, first and last of a value; `policy` says which one is shown."""
 
     model_config = SECTION
 
@@ -111,7 +112,7 @@ class Gauge(pydantic.BaseModel):
 
 
 class Histogram(pydantic.BaseModel):
-    """Counts samples in declared bins, or in log-scale ones that tell percentiles with a known accuracy."""
+    """Counts samples in declared bins, or in log-scale bins that give percentiles of known accuracy."""
 
     model_config = SECTION
 
@@ -134,22 +135,22 @@ class Histogram(pydantic.BaseModel):
         return (self.value,)
 
     def bins(self, scale: int) -> Bins:
-        """Where samples of this scale are counted."""
+        """The bins for samples of this scale."""
         if self.bounds is not None:
             return bounded(self.bounds, scale)
         return log_scaled(self.accuracy or DEFAULT_ACCURACY)
 
 
 class Transition(pydantic.BaseModel):
-    """Changes of state that are counted under a name of their own: from the state just left (`last`), from
-    any state seen before, or from those of a list that were; to any state or those of a list; of an object
-    only until it first reaches one of `until`."""
+    """Changes of state that are counted under a name: from the state just left (`last`), from any earlier
+    state, or from listed ones; to any state or to listed ones; of each object only until it first reaches one
+    of `until`."""
 
     model_config = SECTION
 
     from_: Annotated[From, pydantic.Field(alias="from")] = "last"
     to: States | None = None  # None: any
-    until: States | None = None  # None: for ever
+    until: States | None = None  # None: without end
 
     def rule(self, name: str) -> TransitionRule:
         states = self.from_ if isinstance(self.from_, tuple) else None
@@ -157,7 +158,7 @@ class Transition(pydantic.BaseModel):
 
 
 class StateMetric(pydantic.BaseModel):
-    """Follows the state of each object by event time: how many objects are in which, and what changes."""
+    """Follows the state of each object in event time: how many objects are in each state, and changes."""
 
     model_config = SECTION
 
@@ -175,18 +176,18 @@ class StateMetric(pydantic.BaseModel):
 
     @property
     def rules(self) -> tuple[TransitionRule, ...]:
-        """What is counted: every change, and the declared ones."""
+        """What is counted: every change, and the declared transitions."""
         declared = (transition.rule(name) for name, transition in sorted(self.transitions.items()))
         return (TransitionRule(CHANGE), *declared)
 
 
 class Term(pydantic.BaseModel):
-    """One side of a ratio, or a summand of it: a counter, or transitions of a state metric."""
+    """A term of a ratio: a counter, or transitions of a state metric."""
 
     model_config = SECTION
 
     metric: str
-    transition: str | None = None  # of a state metric: the rule; None: every change
+    transition: str | None = None  # for a state metric: the transition; None: every change
     from_: Annotated[States | None, pydantic.Field(alias="from")] = None  # only from these states,
     to: States | None = None  # and to these
 
@@ -200,8 +201,8 @@ Terms = Annotated[tuple[Term, ...], BeforeValidator(_one_or_more), pydantic.Fiel
 
 
 class Ratio(pydantic.BaseModel):
-    """The counts of one side divided by those of the other, null where there is nothing to divide by.
-    Keeps nothing itself; its dimensions are those that all its metrics have."""
+    """The counts of one side divided by those of the other; null if the divisor is zero. Stores nothing; its
+    dimensions are those that all its metrics share."""
 
     model_config = SECTION
 

@@ -1,6 +1,6 @@
 """Settings from the environment: `TIDEMILL_WAREHOUSE`, and `TIDEMILL__ENGINE__CORES=2` for the rest.
 
-They replace values of the file before anything is checked, so they obey the same rules.
+They replace values of the file before validation, so the same rules apply.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PREFIX: Final = "TIDEMILL__"
 
 
 def apply_overrides(document: Document, environ: Mapping[str, str]) -> None:
-    """Put what the environment says in place of what the file says. Empty variables say nothing."""
+    """Replace values of the file by those of the environment. Empty variables are ignored."""
     for name in sorted(environ):
         if name.startswith(PREFIX) and environ[name].strip():
             _apply(document, name, environ[name])
@@ -66,7 +66,7 @@ def _apply(document: Document, name: str, text: str) -> None:
 
 
 def _key(section: Mapping[str, object], word: str) -> str:
-    """The key that `word` names: as it is, or in any case when only one fits, or a new one in lower case."""
+    """The key that `word` names: itself, the only key that differs in case, or a new one in lower case."""
     if word in section:
         return word
     alike = [key for key in section if key.lower() == word.lower()]
@@ -81,7 +81,7 @@ def _put(
 
 
 def _forget(document: Document, path: Path) -> None:
-    """Drop the lines of what is replaced."""
+    """Drop the line numbers of what is replaced."""
     for known in [known for known in document.positions if known[: len(path)] == path]:
         del document.positions[known]
 

@@ -1,6 +1,6 @@
-"""What is wrong in a configuration, where, and the one error that lists all of it.
+"""Problems of a configuration with their positions, and the one error that lists them all.
 
-Every problem has a place (a line of the file or an environment variable) and says what is valid.
+Every problem has a position (a line of the file or an environment variable) and names what is valid.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True, order=True)
 class SourcePosition:
-    """A line of the file, or a variable of the environment (after all lines)."""
+    """A line of the file, or an environment variable (sorted after all lines)."""
 
     order: int
     text: str
@@ -43,16 +43,17 @@ class Problem:
 
 @dataclass(slots=True)
 class Document:
-    """The plain data of a file and its overrides, with the place that each value came from."""
+    """The plain data of a file and its overrides, with the position of each value."""
 
     file: str
     data: dict[str, object] = field(default_factory=dict)
     positions: dict[Path, SourcePosition] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
-    warnings: list[Problem] = field(default_factory=list)  # the file is valid, and says something in vain
+    # The file is valid, but something in it has no effect.
+    warnings: list[Problem] = field(default_factory=list)
 
     def position(self, path: Path) -> SourcePosition:
-        """Where `path` was written, or else the nearest section around it."""
+        """The position of `path`, or else of the nearest section around it."""
         for length in range(len(path), 0, -1):
             if found := self.positions.get(path[:length]):
                 return found
@@ -81,7 +82,7 @@ def dotted(path: Path) -> str:
 
 
 def config_error(problems: Iterable[Problem]) -> ConfigError:
-    """All problems in the order of the file, one on each line; printed, every line has its place."""
+    """All problems in the order of the file, one on each line with its position."""
     first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.position)
     if not others:
         return ConfigError(first.message, hint=first.hint, where=first.position.text)

@@ -1,14 +1,16 @@
-"""The project: where the warehouse is, what the engine may use, what a record may be, the streams.
+"""The project: the location of the warehouse, settings of the engine, limits of records, and the streams.
 
 Paths are absolute here. Nothing is created or opened.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import BeforeValidator, StrictBool, StrictInt, model_validator
@@ -19,6 +21,7 @@ from tidemill.config.schema import ABSENT, SECTION
 from tidemill.config.stream import Stream
 from tidemill.config.values import ByteSize, Cores, HeapSize, PositiveDuration, wrong
 from tidemill.model.errors import NotFoundError
+from tidemill.model.names import BUCKETS, MOST_ADDRESS
 from tidemill.model.suggestions import choices
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 
@@ -36,10 +39,21 @@ def _version(value: object) -> object:
 
 def _warehouse(value: object) -> object:
     if isinstance(value, str):
+        if value.startswith(BUCKETS):
+            return _bucket(value)
         if "://" in value:
-            raise wrong(f"{value!r} is not a folder", "name a folder, relative to this file or absolute")
+            raise wrong(
+                f"{value!r} is not a folder or bucket",
+                "name a folder, relative to this file or absolute, or a bucket: s3://BUCKET/PREFIX, gs://… or az://…",
+            )
+        return _folder(value)
+    return value
+
+
+def _folder(value: object) -> object:
+    if isinstance(value, str):
         if not value.strip() or "\0" in value:
-            raise wrong("the warehouse has no name", "name a folder, relative to this file or absolute")
+            raise wrong("the folder has no name", "name a folder, relative to this file or absolute")
         try:
             Path(value).expanduser()
         except RuntimeError:
@@ -47,6 +61,31 @@ def _warehouse(value: object) -> object:
     return value
 
 
+def _bucket(value: str) -> str:
+    """An address of a bucket: nothing in it may be a secret, since it becomes the name of a folder."""
+    parts = urlsplit(value)
+    name, prefix = parts.netloc, parts.path.strip("/")
+    if "@" in value or parts.query or parts.fragment:  # which may hold a secret: it is not repeated
+        raise wrong(
+            "the address of a bucket holds no credentials and no options",
+            "write s3://BUCKET/PREFIX; credentials and the endpoint come from the environment",
+        )
+    if not name or ":" in name:
+        raise wrong(
+            f"{value!r} is not the address of a bucket",
+            "write s3://BUCKET/PREFIX; credentials and the endpoint come from the environment",
+        )
+    if any(piece in ("", ".", "..") or not _PREFIX.fullmatch(piece) for piece in prefix.split("/") if prefix):
+        raise wrong(
+            f"{prefix!r} cannot be the prefix of a warehouse",
+            "use letters, digits, _, - and . between slashes",
+        )
+    if len(value.encode()) > MOST_ADDRESS:
+        raise wrong("the address is too long", f"use at most {MOST_ADDRESS} bytes")
+    return f"{parts.scheme}://{name}/{prefix}".rstrip("/")
+
+
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_.\-]+")
 _MASTERS: Final = ("local", "spark://", "yarn", "k8s://", "sc://")
 _CONF_KEYS: Final[Mapping[str, str]] = {
     "spark.master": "use engine.master",
@@ -69,7 +108,7 @@ def _master(value: object) -> object:
 
 
 def _conf(value: object) -> object:
-    """Scalars as Spark spells them; what has a key of its own, or decides results, is refused."""
+    """Scalars as Spark spells them; keys that have a setting of their own, or affect results, are refused."""
     if not isinstance(value, Mapping):
         return value
     spelled: dict[str, str] = {}
@@ -85,26 +124,29 @@ def _conf(value: object) -> object:
 
 
 class EngineSettings(pydantic.BaseModel):
-    """What Spark may use, and how much it takes at once."""
+    """What Spark may use, and how much is processed at once."""
 
     model_config = SECTION
 
     master: Annotated[str, BeforeValidator(_master)] | None = (
-        None  # None: this machine, or as spark-submit says
+        None  # None: this machine, or the master given to spark-submit
     )
-    cores: Cores = "auto"  # all that the machine has
-    memory: HeapSize = "1g"  # JVM heap; the Python workers come on top
-    conf: Annotated[Mapping[str, str], BeforeValidator(_conf)] = {}  # of Spark, beside what is set here
-    batch_bytes: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 1024 * MIB  # slice bytes of one accept batch
-    chunk_bytes: Annotated[ByteSize, pydantic.Field(ge=64 * KIB, le=1024 * MIB)] = 32 * MIB  # read at once
-    inline_bytes: ByteSize = 64 * MIB  # work on less is done in this process; 0: everything on Spark
-    compaction_memory: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 256 * MIB  # of chains, at once
-    keep_replaced: PositiveDuration = HOUR  # parts that were replaced stay as long, for those still reading
-    flush_on_stop: StrictBool = True  # a graceful stop of the daemon lets open streaming windows come out
+    cores: Cores = "auto"  # auto: all cores of the machine
+    memory: HeapSize = "1g"  # JVM heap; the Python workers use more on top
+    conf: Annotated[Mapping[str, str], BeforeValidator(_conf)] = {}  # further settings of Spark
+    # Bytes of slices in one accept batch.
+    batch_bytes: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 1024 * MIB
+    # Bytes read at once.
+    chunk_bytes: Annotated[ByteSize, pydantic.Field(ge=64 * KIB, le=1024 * MIB)] = 32 * MIB
+    inline_bytes: ByteSize = 64 * MIB  # less work than this is done in this process; 0: everything on Spark
+    compaction_memory: Annotated[ByteSize, pydantic.Field(ge=MIB)] = 256 * MIB  # for compacting chains
+    lease: PositiveDuration = 30 * SECOND  # how long a process that does not respond keeps its streams
+    keep_replaced: PositiveDuration = HOUR  # how long replaced parts are kept for running readers
+    flush_on_stop: StrictBool = True  # whether a graceful stop of the daemon publishes open streaming windows
 
 
 class Limits(pydantic.BaseModel):
-    """What a single record may be; beyond it, it is rejected."""
+    """Limits of a single record; one beyond them is rejected."""
 
     model_config = SECTION
 
@@ -113,15 +155,16 @@ class Limits(pydantic.BaseModel):
 
 
 class BuilderSettings(pydantic.BaseModel):
-    """How windows become datasets."""
+    """How datasets are built from windows."""
 
     model_config = SECTION
 
-    concurrency: Annotated[StrictInt, pydantic.Field(ge=0, le=256)] = 2  # windows at once; 0: none here
-    attempts: Annotated[StrictInt, pydantic.Field(ge=1, le=1000)] = 5  # then it is set aside as failed
-    retry_delay: PositiveDuration = SECOND  # after the first failed try; doubles with each
+    # Windows built at once; 0: none in this process.
+    concurrency: Annotated[StrictInt, pydantic.Field(ge=0, le=256)] = 2
+    attempts: Annotated[StrictInt, pydantic.Field(ge=1, le=1000)] = 5  # then the window is marked as failed
+    retry_delay: PositiveDuration = SECOND  # after the first failure; doubles with each
     max_retry_delay: PositiveDuration = 5 * MINUTE
-    lease: PositiveDuration = MINUTE  # how long a builder that went silent keeps a window
+    lease: PositiveDuration = MINUTE  # how long a builder that does not respond keeps a window
 
     @model_validator(mode="after")
     def _delays_grow(self) -> BuilderSettings:
@@ -131,13 +174,13 @@ class BuilderSettings(pydantic.BaseModel):
 
 
 class ScrubSettings(pydantic.BaseModel):
-    """How a daemon reads all files again in the background, to find those that are damaged."""
+    """How the daemon re-reads all files in the background to find damaged ones."""
 
     model_config = SECTION
 
     enabled: StrictBool = True
     every: PositiveDuration = 7 * DAY  # from the start of one pass over all files to that of the next
-    bytes_per_second: Annotated[ByteSize, pydantic.Field(ge=KIB)] = 16 * MIB  # that are read
+    bytes_per_second: Annotated[ByteSize, pydantic.Field(ge=KIB)] = 16 * MIB  # read at most
 
 
 class SqlSettings(pydantic.BaseModel):
@@ -149,26 +192,68 @@ class SqlSettings(pydantic.BaseModel):
     timeout: PositiveDuration = MINUTE  # then it is interrupted
 
 
-class StateStore(pydantic.BaseModel):
-    """Where the state is kept: in a file in the warehouse."""
+_SCHEMA: Final = re.compile(r"(?!pg_|public$|information_schema$)[a-z_][a-z0-9_]{0,49}")
+
+
+def _state_url(value: object) -> object:
+    """Never shown, not even in an error: it may hold a password."""
+    if value is not None and not (
+        isinstance(value, str) and value.strip().startswith(("postgresql://", "postgres://"))
+    ):
+        raise wrong("this is not the address of a PostgreSQL server", "write postgresql://user@host/database")
+    return value.strip() if isinstance(value, str) else value
+
+
+def _state_schema(value: object) -> object:
+    if value is not None and not (isinstance(value, str) and _SCHEMA.fullmatch(value)):
+        raise wrong(
+            f"{value!r} cannot be the schema of a state",
+            "use lower-case letters, digits and _, at most 50; not public, and nothing that begins with pg_",
+        )
+    return value
+
+
+class BucketSettings(pydantic.BaseModel):
+    """What a warehouse in a bucket has on the local disk."""
 
     model_config = SECTION
 
-    kind: Literal["sqlite"] = "sqlite"
+    folder: Annotated[str, BeforeValidator(_folder)] = ".tidemill"  # relative to the project, or absolute
+    cache_bytes: ByteSize = (
+        10 << 30
+    )  # of copies of objects, which are deleted when they were not used for longest
+
+
+class StateStore(pydantic.BaseModel):
+    """Where the state is kept: in a file in the warehouse, or on a PostgreSQL server."""
+
+    model_config = SECTION
+
+    kind: Literal["sqlite", "postgresql"] = "sqlite"  # a url says that it is PostgreSQL
+    url: Annotated[pydantic.SecretStr | None, BeforeValidator(_state_url)] = None
+    schema_name: Annotated[str | None, BeforeValidator(_state_schema), pydantic.Field(alias="schema")] = None
 
     @model_validator(mode="before")
     @classmethod
-    def _not_on_redis(cls, data: object) -> object:
-        if isinstance(data, dict) and data.get("kind") == "redis":
+    def _fits_together(cls, data: object) -> object:
+        if not isinstance(data, dict):
+            return data
+        if data.get("kind") == "redis":
             raise wrong(
                 "the state is no longer kept on Redis",
                 "remove the state section and run `tidemill recover`, which rebuilds the state",
             )
+        if data.get("kind") == "postgresql" and not data.get("url"):
+            raise wrong("url is missing", "add url: postgresql://user@host/database")
+        if data.get("kind") == "sqlite" and data.get("url"):
+            raise wrong("SQLite has no url", "remove kind: a url means PostgreSQL")
+        if data.get("schema") and not data.get("url"):
+            raise wrong("only a PostgreSQL server has a schema", "add url: postgresql://user@host/database")
         return data
 
 
 class Settings(pydantic.BaseModel):
-    """The top of the file; its streams are read one by one."""
+    """The top level of the file; its streams are validated one by one."""
 
     model_config = SECTION
 
@@ -176,6 +261,7 @@ class Settings(pydantic.BaseModel):
     warehouse: Annotated[str, BeforeValidator(_warehouse)] = "warehouse"
     engine: EngineSettings = ABSENT
     limits: Limits = ABSENT
+    bucket: BucketSettings = ABSENT
     state: StateStore = ABSENT
     builder: BuilderSettings = ABSENT
     scrub: ScrubSettings = ABSENT
@@ -194,7 +280,7 @@ class Settings(pydantic.BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A `tidemill.yaml` that was read and checked."""
+    """A `tidemill.yaml` that was read and validated."""
 
     path: Path  # the file
     root: Path  # its folder
@@ -207,7 +293,9 @@ class Project:
     sql: SqlSettings
     events: Events
     gateway: GatewaySettings
-    warnings: tuple[str, ...] = ()  # what the file says in vain, each with its line and what to do
+    state: StateStore
+    bucket: BucketSettings
+    warnings: tuple[str, ...] = ()  # what has no effect, each with its line and what to do
 
     def stream(self, name: str) -> Stream:
         try:

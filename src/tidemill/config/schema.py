@@ -1,6 +1,6 @@
-"""The typed fields of a stream: what a record may hold, as declared in `tidemill.yaml`.
+"""The typed fields of a stream: what a record may contain, as declared in `tidemill.yaml`.
 
-A column is a path of names joined by dots. Nothing here looks at a record.
+A column is a path of names joined by dots. Records are not read here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ FieldType = Literal["string", "integer", "decimal", "float", "boolean", "timesta
 ItemType = Literal["string", "integer", "decimal", "float", "boolean", "timestamp"]
 FIELD_TYPES: Final[tuple[FieldType, ...]] = get_args(FieldType)
 ITEM_TYPES: Final[tuple[ItemType, ...]] = get_args(ItemType)
-KEY_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer", "boolean")  # what things can be told apart by
+KEY_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer", "boolean")  # types that identify things
 MAX_SCALE: Final = 15
-DECIMAL_DIGITS: Final = 18  # so that a value, scaled, is a 64-bit integer
+DECIMAL_DIGITS: Final = 18  # so that an unscaled value fits 64 bits
 
 SECTION: Final = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 """How every section of the file is read: unknown keys are errors, and nothing changes afterwards.
@@ -34,7 +34,7 @@ _COLUMN_HINT: Final = "use letters, digits and _, not starting with a digit; dot
 
 
 def is_column(name: object) -> bool:
-    """Whether a column can be called so."""
+    """Whether a text is a valid column name."""
     return isinstance(name, str) and bool(_COLUMN.fullmatch(name)) and len(name) <= 255
 
 
@@ -62,15 +62,15 @@ class Field(pydantic.BaseModel):
     type: FieldType
     required: StrictBool = False
     scale: Annotated[StrictInt, pydantic.Field(ge=0, le=MAX_SCALE)] | None = None
-    items: ItemType | None = None  # of an array; None: the array stays JSON
-    unit: str = ""  # the rest is for people and their tools: it goes with the column wherever that goes
+    items: ItemType | None = None  # type of the elements of an array; None: the array stays JSON
+    unit: str = ""  # from here on: documentation that is attached to the column everywhere
     description: str = ""
     standard_name: str = ""
     metadata: Mapping[str, str] = {}
 
     @property
     def notes(self) -> dict[str, str]:
-        """What goes with the column: Delta, Arrow and Spark call it the metadata of a field."""
+        """The documentation of the column; Delta, Arrow and Spark call it field metadata."""
         said = {"unit": self.unit, "comment": self.description, "standard_name": self.standard_name}
         return {**self.metadata, **{key: text for key, text in said.items() if text}}
 

@@ -16,7 +16,7 @@ from tidemill.config.schema import SECTION, ColumnName
 from tidemill.config.values import ByteSize, PositiveDuration, TimeZone, wrong
 from tidemill.model.time import MINUTE, SECOND
 
-MAX_MANIFESTS: Final = 256  # patterns: each is looked up in every round
+MAX_MANIFESTS: Final = 256  # patterns: each is matched in every round
 Fact = Literal["source", "kind", "symbol", "interval", "limit"]
 
 
@@ -35,7 +35,7 @@ class Manifests(pydantic.BaseModel):
     model_config = SECTION
 
     files: Annotated[tuple[Pattern, ...], pydantic.Field(max_length=MAX_MANIFESTS)] = ()
-    partition_by: tuple[Fact, ...] = ()  # slices that differ in one of these are never packed together
+    partition_by: tuple[Fact, ...] = ()  # slices that differ in one of these facts are never packed together
 
     @model_validator(mode="before")
     @classmethod
@@ -78,7 +78,7 @@ class Messages(pydantic.BaseModel):
         return self._times
 
     def among(self, times: Mapping[str, MessageTime]) -> Messages:
-        """Return a copy that knows the event times of the project's streams."""
+        """Return a copy that has the event times of the project's streams."""
         found = self.model_copy()
         found._times = dict(times)
         return found
@@ -92,10 +92,10 @@ class Pack(pydantic.BaseModel):
 
     model_config = SECTION
 
-    enabled: StrictBool = True  # by the daemon; `tidemill pack` does it in any case
+    enabled: StrictBool = True  # by the daemon; `tidemill pack` always packs
     slices: Annotated[StrictInt, pydantic.Field(ge=1, le=100_000)] = 64
     bytes: Annotated[ByteSize, pydantic.Field(ge=1)] = 128 * MIB  # of the parts that their rows are in
-    partial: PositiveDuration = 5 * SECOND  # until the daemon looks again at a group that is not full
+    partial: PositiveDuration = 5 * SECOND  # until the daemon checks a group again that is not full
     idle: PositiveDuration = 30 * SECOND  # … and when there is nothing to pack
     retry_delay: PositiveDuration = 5 * SECOND  # until a slice that failed is tried again; doubles each time
     max_retry_delay: PositiveDuration = 10 * MINUTE
@@ -110,11 +110,11 @@ class Pack(pydantic.BaseModel):
 
 
 class QueryDefaults(pydantic.BaseModel):
-    """What a query does that lacks the clause of the same name."""
+    """Defaults for queries that lack the clause of the same name."""
 
     model_config = SECTION
 
-    timezone: TimeZone | None = None  # None: UTC, and cells aligned to the epoch
+    timezone: TimeZone | None = None  # None: UTC, with buckets aligned to the epoch
     week_start: Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"] = (
         "monday"
     )
@@ -123,7 +123,7 @@ class QueryDefaults(pydantic.BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _null_is_a_word_here(cls, data: object) -> object:
-        """Read `edges: null`, which YAML takes for an empty value, as the word."""
+        """Read `edges: null`, which YAML takes for an empty value, as the keyword."""
         if isinstance(data, dict) and "edges" in data and data["edges"] is None:
             return {**data, "edges": "null"}
         return data

@@ -1,6 +1,6 @@
 """A stream as declared: its schema, event time, identity, tenant, gate, metrics and retention.
 
-Each section checks only itself here; what one section says about another is checked in `checks`.
+Each section is validated by itself here; `checks` has the rules between sections.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FormatName = Literal["auto", "ndjson", "json", "csv", "parquet", "arrow"]
 TimeMode = Literal["event", "processing"]
 GateMode = Literal["event_id", "none"]
 CoverageName = Literal["declared", "observed", "watermark"]
-MAX_INDEXED: Final = 64  # paths of a stream: each is looked for in every event
-MAX_VALUES: Final = 1024  # of a record that is an array
+MAX_INDEXED: Final = 64  # paths of a stream: each is looked up in every event
+MAX_VALUES: Final = 1024  # values of a record that is an array
 
 
 def _window_name(name: str) -> str:
@@ -61,12 +61,12 @@ Indexed = Annotated[tuple[ColumnName, ...], pydantic.Field(max_length=MAX_INDEXE
 
 
 def _once(names: Iterable[str]) -> tuple[str, ...]:
-    """The names in order of first mention."""
+    """The names without repeats, in order."""
     return tuple(dict.fromkeys(names))
 
 
 class Link(pydantic.BaseModel):
-    """Where the feed comes from, for people: an address, or `{href, title}`."""
+    """Where the feed comes from, as documentation: an address, or `{href, title}`."""
 
     model_config = SECTION
 
@@ -86,7 +86,7 @@ class Link(pydantic.BaseModel):
 
 
 class Csv(pydantic.BaseModel):
-    """How CSV slices are cut into records. `columns` names them when there is no header."""
+    """How CSV slices are read. `columns` names the cells if there is no header."""
 
     model_config = SECTION
 
@@ -102,8 +102,8 @@ class Csv(pydantic.BaseModel):
 
 
 class Json(pydantic.BaseModel):
-    """How JSON slices are cut into records. `columns` names the values of records that are arrays; `path`
-    leads to the array of records where an object is around it."""
+    """How JSON slices are read. `columns` names the values of records that are arrays; `path` leads to the
+    array of records inside an object."""
 
     model_config = SECTION
 
@@ -121,18 +121,19 @@ class EventType(pydantic.BaseModel):
 
 
 class EventTime(pydantic.BaseModel):
-    """Which column says when it happened. In mode `processing`, or not enabled, the arrival says it."""
+    """The column with the event time. In mode `processing`, or if not enabled, it is the time of arrival."""
 
     model_config = SECTION
 
     column: str | None = None
     type: str | None = None
-    timezone: TimeZone | None = None  # of iso8601 times without an offset; None: they are refused
+    timezone: TimeZone | None = None  # zone of iso8601 times without an offset; None: those are refused
     late_tolerance: Duration = 0
     mode: TimeMode = "event"
     enabled: StrictBool = True
-    idle_timeout: PositiveDuration | None = None  # then a silent source holds nothing back; None: never
-    max_buffer_bytes: Annotated[ByteSize, pydantic.Field(ge=1)] = 256 << 20  # of rows waiting in order
+    # After it a silent source no longer holds back the watermark; None: never.
+    idle_timeout: PositiveDuration | None = None
+    max_buffer_bytes: Annotated[ByteSize, pydantic.Field(ge=1)] = 256 << 20  # of rows that wait to be ordered
 
     @property
     def in_use(self) -> bool:
@@ -140,7 +141,7 @@ class EventTime(pydantic.BaseModel):
 
 
 class Tenant(pydantic.BaseModel):
-    """Whose event it is: the value of a column, or the same for all of them."""
+    """The tenant of an event: the value of a column, or one tenant for all events."""
 
     model_config = SECTION
 
@@ -160,10 +161,10 @@ class Tenant(pydantic.BaseModel):
 
 
 class Skew(pydantic.BaseModel):
-    """How far event time may lie from the arrival; beyond it a record is rejected. None: no limit.
+    """How far event time may be from the arrival; a record beyond it is rejected. None: no limit.
 
-    The future is limited by default, since one far-future time would make all that follows late. The past is,
-    since the zero time of a program (0001-01-01, 1900-01-01) is not when something happened.
+    The future is limited by default, since one far-future time would make all later events late. The past is,
+    since the zero time of a program (0001-01-01, 1900-01-01) is never a real event time.
     """
 
     model_config = SECTION
@@ -173,7 +174,7 @@ class Skew(pydantic.BaseModel):
 
 
 class RetentionSettings(pydantic.BaseModel):
-    """How long what is kept is kept. None or absent: for ever."""
+    """How long data is kept. None or absent: forever."""
 
     model_config = SECTION
 
@@ -182,11 +183,11 @@ class RetentionSettings(pydantic.BaseModel):
     quarantine: PositiveDuration | None = None
     datasets: PositiveDuration | None = None
     rollups: Mapping[LevelName, PositiveDuration] = {}
-    sealed: Literal["merge", "refuse"] = "merge"  # what becomes of events of a time that raw is gone for
+    sealed: Literal["merge", "refuse"] = "merge"  # what is done with events of a time whose raw has expired
 
 
 class Stream(pydantic.BaseModel):
-    """A declared feed. Frozen, and can be pickled: Spark tasks get it whole."""
+    """A declared stream. Frozen and picklable, so that Spark tasks can get it."""
 
     model_config = SECTION
 
@@ -194,35 +195,39 @@ class Stream(pydantic.BaseModel):
     description: str = ""
     keywords: tuple[Text, ...] = ()
     source_links: tuple[Link, ...] = ()
-    kind: Literal["events", "delta"] = "events"  # delta: records change vectors
-    vector: Vector | None = None  # of a delta stream
-    compaction: CompactionSettings = ABSENT  # of its chains
+    kind: Literal["events", "delta"] = "events"  # delta: its records change vectors
+    vector: Vector | None = None  # for a delta stream
+    compaction: CompactionSettings = ABSENT  # for the chains of a delta stream
     format: FormatName = "auto"
     csv: Csv = ABSENT
     json_rows: Annotated[Json, pydantic.Field(alias="json")] = ABSENT
-    manifests: Manifests = ABSENT  # watched
+    manifests: Manifests = ABSENT  # files that are watched
     fields: Annotated[Mapping[ColumnName, Field], pydantic.Field(alias="schema")]
     event_type: EventType | None = None
     event_time: EventTime = pydantic.Field(default={"mode": "processing"}, validate_default=True)
-    messages: Messages | None = None  # None: a record is one event, and holds no others
+    messages: Messages | None = None  # None: a record is one event
     identity: ColumnList = ()
     tenant: Tenant = pydantic.Field(default={"value": "default"}, validate_default=True)
     skew: Skew = ABSENT
     gate: GateMode = "event_id"
     metrics: Mapping[SafeName, Metric] = {}
+    keep_payload: StrictBool = True  # in raw beside its columns; False: only what no column gives back
     indexed: Indexed = ()  # paths into the payload that a search can name in WHERE
     retention: RetentionSettings = ABSENT
-    gateway: StreamGateway = ABSENT  # how its events are gathered, where that is not as of all
-    query: QueryDefaults = ABSENT  # what queries do unless they say otherwise
-    pack: Pack = ABSENT  # of small parts of raw into large ones
-    aggregation_span: PositiveDuration | None = None  # of the windows that become datasets; None: none do
+    gateway: StreamGateway = ABSENT  # how its events are gathered, where that differs from `gateway`
+    query: QueryDefaults = ABSENT  # defaults for queries
+    pack: Pack = ABSENT  # packing of small parts of raw into large ones
+    # Width of the windows that become datasets; None: no datasets.
+    aggregation_span: PositiveDuration | None = None
     subject_to_change_window: Duration = 0  # how long after its end a window waits for slices
     allow_incomplete_windows: StrictBool = False  # build without waiting, and again with every change
-    gap_tolerance: Duration = SECOND  # between the bounds of slices, and at the edges of the window
-    coverage: CoverageName = "observed"  # what says that a time is complete, beside declared bounds
+    # Holes between the bounds of slices, and at the edges of a window, that count as covered.
+    gap_tolerance: Duration = SECOND
+    coverage: CoverageName = "observed"  # what marks a time as complete, besides declared bounds
     late_slices: LateSlices = ABSENT
-    max_slice_windows: Annotated[int, pydantic.Field(strict=True, ge=1)] = 10_000  # that bounds make unasked
-    windows: Mapping[WindowName, WindowDeclaration] = {}  # streaming ones; each has a table of results
+    # That declared bounds may touch without confirmation.
+    max_slice_windows: Annotated[int, pydantic.Field(strict=True, ge=1)] = 10_000
+    windows: Mapping[WindowName, WindowDeclaration] = {}  # streaming windows; each has a table of results
 
     @model_validator(mode="before")
     @classmethod
@@ -235,7 +240,7 @@ class Stream(pydantic.BaseModel):
 
     @property
     def time_column(self) -> str | None:
-        """The column that event time is read from; None when the arrival is used."""
+        """The column that event time is read from; None if the arrival is used."""
         return self.event_time.column if self.event_time.in_use else None
 
     @property
@@ -245,24 +250,25 @@ class Stream(pydantic.BaseModel):
 
     @property
     def hole(self) -> int:
-        """The longest stretch that need not be covered; by default never a whole window."""
+        """The longest stretch that need not be covered; always shorter than a window."""
         if "gap_tolerance" in self.model_fields_set or self.aggregation_span is None:
             return self.gap_tolerance
         return min(self.gap_tolerance, self.aggregation_span - 1)
 
     @property
     def in_event_time(self) -> bool:
-        """Whether records say when they happened, themselves or by a message that they hold."""
+        """Whether records have an event time, their own or that of a message in them."""
         return self.event_time.enabled and (self.time_column is not None or self.messages is not None)
 
     @property
     def kept_metrics(self) -> Mapping[str, Kept]:
-        """Those that have rows in the rollups: all but ratios."""
+        """The metrics that have rows in the rollups: all but ratios."""
         return {name: metric for name, metric in self.metrics.items() if not isinstance(metric, Ratio)}
 
     @property
     def in_order(self) -> bool:
-        """Whether what came before decides what an event adds: states are followed, or keys are limited."""
+        """Whether the effect of an event depends on earlier ones: states are followed, or keys are
+        limited."""
         kept = self.kept_metrics.values()
         return any(isinstance(m, StateMetric) or m.max_cardinality is not None for m in kept)
 
@@ -276,14 +282,14 @@ class Stream(pydantic.BaseModel):
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """What metrics read as it is: dimensions, objects and states, and what filters compare."""
+        """Columns that metrics read as they are: dimensions, objects, states, and operands of filters."""
         states = [m for m in self.kept_metrics.values() if isinstance(m, StateMetric)]
         followed = (column for metric in states for column in (metric.object, metric.state))
         return _once((*self.dimension_columns, *followed, *self._filtered(KEY_TYPES)))
 
     @property
     def number_columns(self) -> tuple[str, ...]:
-        """What metrics read as exact numbers: measures, values, samples, decimals that filters compare."""
+        """Columns that metrics read as exact numbers: measures, values, samples, decimals in filters."""
         return _once((*self.measure_columns, *self._filtered(("decimal",))))
 
     def _filtered(self, types: Sequence[FieldType]) -> Iterator[str]:

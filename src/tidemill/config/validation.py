@@ -1,6 +1,6 @@
-"""From plain data to a checked model, and from pydantic's errors to problems in the words of the file.
+"""Validates plain data as a model, and translates pydantic's errors into the words of the file.
 
-Knows the shape of models in general and nothing about what they mean.
+Knows the shape of models in general, not their meaning.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _M = TypeVar("_M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class ConfigFinding:
-    """Something that does not fit a model, at a path relative to it."""
+    """A problem of a model, at a path relative to it."""
 
     path: Path
     message: str
     hint: str
-    is_extra: bool = False  # a key too many; the rest of its section stands
+    is_extra: bool = False  # an unknown key; the rest of its section is valid
 
 
 def validate(
@@ -55,7 +55,8 @@ def validate(
 ) -> _M | list[ConfigFinding]:
     """The model of `data`, or everything that is wrong with it.
 
-    `reserved` are keys of the model that the file does not have."""
+    `reserved` are keys of the model that must not be in the file.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -70,7 +71,7 @@ def keys_of(model: type[BaseModel], reserved: frozenset[str] = frozenset()) -> t
 
 
 def _worth_saying(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """Without lists that are too short only since something in them is wrong."""
+    """Without the findings that a list is too short, if that is only because elements of it are invalid."""
     positions = [detail["loc"] for detail in details]
     return [
         detail
@@ -118,7 +119,7 @@ def _finding(
 def _path(data: object, location: Sequence[str | int]) -> Path:
     """The part of pydantic's location that exists in the data: without tags, `[key]` and short forms."""
     path: Path = ()
-    tag: object = None  # that of the section comes before its own keys, and may be called as one of them
+    tag: object = None  # a tag comes before the keys of its section, and may be equal to one of them
     for key in location:
         if key == tag:
             tag = None
@@ -136,7 +137,7 @@ def _path(data: object, location: Sequence[str | int]) -> Path:
 
 
 def _shown(value: object) -> str:
-    """Scalars as they are, cut; sections and lists by what they are."""
+    """Scalars as they are, truncated; sections and lists by their type."""
     if isinstance(value, dict):
         return "a section"
     if isinstance(value, list | tuple):
@@ -166,11 +167,11 @@ def _kinds(model: type[BaseModel], data: object, path: Path) -> tuple[str, ...]:
 
 
 def _models_at(model: type[BaseModel], data: object, path: Path) -> list[type[BaseModel]]:
-    """The models that the section at `path` may be of: of several, the one of its `kind` if that is known."""
+    """The models that the section at `path` may have; of several, the one of its `kind` if that is known."""
     found: object = model
     for key in path:
         found = _inside(_plain(found, data), key)
-        match data:  # as `_path` found it there
+        match data:  # the tag that `_path` found
             case dict():
                 data = data.get(key)
             case list():
@@ -181,11 +182,11 @@ def _models_at(model: type[BaseModel], data: object, path: Path) -> list[type[Ba
 
 
 def _plain(annotation: object, value: object) -> object:
-    """Without `Annotated` and `| None`, and of several models the one that the `kind` of the value tells."""
+    """Without `Annotated` and `| None`; of several models, the one of the value's `kind`."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _plain(get_args(annotation)[0], value)
-    if origin is tuple and isinstance(value, dict):  # one that stands for a list of one
+    if origin is tuple and isinstance(value, dict):  # a single value in place of a list of one
         return _plain(get_args(annotation)[0], value)
     if origin in (Union, UnionType):
         arguments = [arg for arg in get_args(annotation) if arg is not type(None)]

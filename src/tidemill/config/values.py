@@ -38,7 +38,7 @@ _MIN_HEAP: Final = 512 << 20  # Spark refuses to start with less than about 450 
 
 
 def wrong(message: str, hint: str) -> PydanticCustomError:
-    """The one way a validator says what is wrong and what would be right."""
+    """The error of a validator: what is wrong and what is valid."""
     return PydanticCustomError("tidemill", "{message}", {"message": message, "hint": hint})
 
 
@@ -62,7 +62,7 @@ def parse_size(text: str | int) -> int:
 
 def _duration(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value == 0:
-        return 0  # the only number that means the same in every unit
+        return 0  # the only number that is the same in every unit
     if not isinstance(value, str | int):
         raise wrong(f"{value!r} is not a duration", DURATION_HINT)
     try:

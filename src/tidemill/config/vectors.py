@@ -1,6 +1,6 @@
-"""Streams of deltas: which columns say what is done to which vector, and when chains of them are compacted.
+"""Delta streams: which columns name the vector and the operation, and when chains are compacted.
 
-What a delta does is defined in `model.deltas`; how chains are kept, in the room `chains`.
+`model.deltas` defines what a delta does; `outputs/vectors` keeps chains.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Count = Annotated[StrictInt, pydantic.Field(ge=1, le=10**6)]
 
 
 class Vector(pydantic.BaseModel):
-    """Where a delta says which vector it changes, and how. Every vector has the same dimension."""
+    """Where a delta names its vector and its operation. Every vector has the same dimension."""
 
     model_config = SECTION
 
@@ -30,26 +30,27 @@ class Vector(pydantic.BaseModel):
     op: ColumnName = "op"
     values: ColumnName = "values"
     indices: ColumnName = "indices"
-    overflow: Literal["warn", "quarantine"] = "warn"  # deltas that make a component infinite or no number
+    # What is done with deltas that make a component infinite or NaN.
+    overflow: Literal["warn", "quarantine"] = "warn"
 
     @property
     def stays_finite(self) -> bool:
-        """Whether deltas that would make a component infinite or no number are left out."""
+        """Whether deltas that would make a component infinite or NaN are left out."""
         return self.overflow == "quarantine"
 
 
 class CompactionSettings(pydantic.BaseModel):
-    """When the chain of a vector is compacted, and what stays of it."""
+    """When the chain of a vector is compacted, and what is kept of it."""
 
     model_config = SECTION
 
     strategy: Literal["full_merge", "tiered_merge", "time_boundary", "adaptive"] = "tiered_merge"
-    keep_recent: Annotated[StrictInt, pydantic.Field(ge=0, le=10**6)] = 10  # of tiered_merge
-    interval: PositiveDuration = HOUR  # of time_boundary
+    keep_recent: Annotated[StrictInt, pydantic.Field(ge=0, le=10**6)] = 10  # for tiered_merge
+    interval: PositiveDuration = HOUR  # for time_boundary
     delta_threshold: Count = 100  # pending deltas of a vector
     time_threshold: PositiveDuration = MINUTE  # age of the oldest one
-    max_chain_length: Count = 1000  # then it is compacted whatever else is said
-    background: StrictBool = True  # by the daemon; `tidemill compact` does it in any case
+    max_chain_length: Count = 1000  # then it is compacted in any case
+    background: StrictBool = True  # by the daemon; `tidemill compact` always compacts
     memory: Annotated[ByteSize, pydantic.Field(ge=MIB)] | None = None  # null: engine.compaction_memory
 
     @model_validator(mode="after")

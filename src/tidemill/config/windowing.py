@@ -1,6 +1,6 @@
-"""Streaming windows of a stream as declared in `tidemill.yaml`, and the flat `WindowSpec` made of one.
+"""Streaming windows of a stream as declared in `tidemill.yaml`, and the flat `WindowSpec` made from them.
 
-A window checks only itself here; whether its columns exist and suit their use is for `checks_windowing`.
+Each window is validated by itself here; `checks_windowing` checks its columns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidemill.config.stream import Stream
 
 KindName = Literal["tumbling", "fixed", "sliding", "session", "count", "state"]
-MAX_OVERLAP: Final = 20_000  # windows that one row is in, so that rows cannot multiply without bound
+MAX_OVERLAP: Final = 20_000  # windows that one row may be in, to limit how rows multiply
 
 _NEEDED: Final[Mapping[WindowKind, tuple[str, ...]]] = {
     WindowKind.TUMBLING: ("size",),
@@ -43,7 +43,7 @@ _OPTIONAL: Final[Mapping[WindowKind, tuple[str, ...]]] = {
     WindowKind.STATE: ("emit_on_open", "key"),
     WindowKind.PER_ROW: ("lookahead", "key"),
 }
-# Which of these a window has depends on its kind.
+# Which of these keys a window has depends on its kind.
 _OF_KINDS: Final = ("size", "step", "lookahead", "gap", "n", "open", "emit", "emit_on_open", "key")
 
 FUNCTIONS: Final = (*(str(one) for one in Function if one is not Function.PERCENTILE), "p50")
@@ -55,7 +55,7 @@ _AGGREGATE_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What `sum(amount)`, `count` or `p99.9(ms)` says."""
+    """A parsed aggregate: `sum(amount)`, `count` or `p99.9(ms)`."""
 
     function: Function
     column: str | None = None
@@ -115,7 +115,7 @@ class Gap(pydantic.BaseModel):
     model_config = SECTION
 
     duration: PositiveDuration
-    inclusive: StrictBool = True  # rows exactly so long apart are of one session
+    inclusive: StrictBool = True  # whether rows exactly this far apart are in one session
 
     @model_validator(mode="before")
     @classmethod
@@ -147,7 +147,7 @@ class WindowDeclaration(pydantic.BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _empty_is_absent(cls, data: object) -> object:
-        """Also `aggregates: {}`: rows are counted then."""
+        """Treat empty sections as absent; `aggregates: {}` too: rows are counted then."""
         if isinstance(data, dict):
             return {key: value for key, value in data.items() if value is not None and value != {}}
         return data
@@ -218,7 +218,7 @@ class WindowDeclaration(pydantic.BaseModel):
 
 
 def spec_of(stream: Stream, name: str, declared: WindowDeclaration) -> WindowSpec:
-    """The window, flat; its columns are those of the stream's schema."""
+    """The window as a flat spec; its columns are those of the stream's schema."""
     kind = declared.window_kind
     size = declared.size or 0
     return WindowSpec(

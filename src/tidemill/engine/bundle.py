@@ -1,4 +1,4 @@
-"""An archive of this package and all it needs, for the executors of a cluster that has none of it.
+"""An archive of this package and its dependencies, for the executors of a cluster that lack them.
 
 Executors use their own Python, of the same version; Spark itself is left out, since they run it.
 """
@@ -17,7 +17,8 @@ from tidemill.model.errors import MachineError
 
 _PROVIDED: Final = frozenset({"pyspark", "py4j"})
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
-FOLDER: Final = "tidemill_bundle"  # that Spark unpacks the archive to, in the working folder of an executor
+# The folder that Spark unpacks the archive to, in the working folder of an executor.
+FOLDER: Final = "tidemill_bundle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def bundle_files() -> tuple[tuple[str, ...], list[tuple[Path, str]]]:
 def write_bundle(target: Path) -> Bundle:
     """Pack the package and what it depends on, as they are installed here."""
     packages, files = bundle_files()
-    # Times are kept to the last digit: Numba takes its compiled kernels only for sources of the same time.
+    # Times are kept exactly: Numba uses its compiled kernels only for sources of the same time.
     with tarfile.open(target, "w:gz", compresslevel=1, format=tarfile.PAX_FORMAT) as archive:
         for source, name in files:
             archive.add(source, name)
@@ -73,7 +74,7 @@ def _installed(name: str) -> dict[str, metadata.Distribution]:
 
 
 def _required(distribution: metadata.Distribution) -> Iterator[str]:
-    """What it needs on this machine. Whether a marker holds is seen from what is installed."""
+    """What it needs on this machine. Whether a marker applies is inferred from what is installed."""
     for text in distribution.requires or ():
         requirement, _, marker = text.partition(";")
         name = _NAME.match(requirement.strip())
@@ -97,7 +98,7 @@ def _normal(name: str) -> str:
 
 def _own_files() -> Iterator[tuple[Path, str]]:
     """The files of this package, from wherever it is loaded: an editable install lists none of them. Kernels
-    that were compiled here come along, so that executors of the same kind need not compile them."""
+    that were compiled here are included, so that executors of the same kind need not compile them."""
     root = Path(__file__).parents[1]
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.suffix != ".pyc":

@@ -1,6 +1,6 @@
-"""Whether the executors of a cluster can do the work: the same package, the same Python, the same files.
+"""Checks that the executors of a cluster can do the work: the same package, the same Python, the same files.
 
-Asked once, before the first job of a session that is not on this machine.
+Done once, before the first job of a session that is not on this machine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidemill.engine.session import is_connected, package_version
+from tidemill.engine.session import SessionSettings, is_connected, package_version, remote_of, starts_here
 from tidemill.model.errors import MachineError
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ _ANSWER: Final = "host string, python string, version string, missing string, se
 def is_on_this_machine(session: SparkSession) -> bool:
     """Whether tasks run where the driver runs, so that they see the same files and packages."""
     return not is_connected(session) and str(session.sparkContext.master).startswith("local")
+
+
+def runs_here(session: SparkSession | None, settings: SessionSettings) -> bool:
+    """Whether tasks of this session, or of the one that these settings start, run on this machine."""
+    if session is not None:
+        return is_on_this_machine(session)
+    return remote_of(settings) is None and starts_here(settings)
 
 
 def check_executors(session: SparkSession, shared: Path | None) -> None:
@@ -50,7 +57,7 @@ def check_executors(session: SparkSession, shared: Path | None) -> None:
 
 
 def executor_problem(answer: Mapping[str, object], shared: Path | None) -> MachineError | None:
-    """What keeps the executor that gave this answer from working; None: nothing does."""
+    """What keeps the executor that gave this response from working; None: nothing."""
     where = f"executor on {answer['host']}"
     mine = f"{sys.version_info.major}.{sys.version_info.minor}"
     if answer["missing"]:
@@ -75,7 +82,7 @@ def executor_problem(answer: Mapping[str, object], shared: Path | None) -> Machi
 
 @contextmanager
 def executor_errors() -> Iterator[None]:
-    """Inside it a job that fails because an executor lacks a module is a MachineError that says so."""
+    """Turns the failure of a job because an executor lacks a module into a MachineError."""
     try:
         yield
     except Exception as error:

@@ -1,13 +1,14 @@
 """The one way to run a kernel on Spark: units in, small Arrow results out.
 
-A kernel is a module-level function `(unit) -> rows`; large data never passes through here, kernels
-read slices and parts themselves and write staged files. Spark spreads the units and retries failed ones, so
-two attempts at one unit may run at once: a kernel never leaves a half-written file under its final name.
+A kernel is a module-level function `(unit) -> rows`; large data never passes through here: kernels read
+slices and parts themselves and write staged files. Spark distributes the units and retries failed ones, so
+two attempts at one unit may run at once: a kernel must never leave a half-written file under its final name.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import re
 import threading
@@ -28,9 +29,11 @@ from tidemill.engine.session import (
     exact_session,
     is_connected,
     is_running,
+    remote_of,
     start_session,
 )
 from tidemill.model.errors import StorageError, TidemillError
+from tidemill.model.names import SHARED_STAGING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,12 +56,15 @@ class Engine:
         *,
         inline_bytes: int = 0,
         shared: Path | None = None,
+        on_start: Callable[[str, str | None], None] | None = None,
     ) -> None:
+        """`on_start` is called with the master and the address of the web UI of a session that is used."""
         self._inline_bytes = inline_bytes
         self._session = None if session is None else exact_session(session)
         self._passed_in = session is not None
         self._settings = settings
         self._shared = shared  # a folder that every executor must see
+        self._on_start = on_start
         self._checked = False
         self._parallelism: int | None = None
         self._lock = threading.Lock()
@@ -67,12 +73,14 @@ class Engine:
     def session(self) -> SparkSession:
         with self._lock:
             if self._session is None:
-                self._passed_in = is_running()  # whoever started it before also stops it
+                self._passed_in = is_running()  # if it was started elsewhere, it is also stopped there
                 self._session = exact_session(start_session(self._settings))
                 self._parallelism = None
             if not self._checked:
                 check_executors(self._session, self._shared)
                 self._checked = True
+                if self._on_start is not None:
+                    self._on_start(_master_of(self._session, self._settings), self.ui)
             return self._session
 
     @property
@@ -91,7 +99,7 @@ class Engine:
 
     @property
     def ui(self) -> str | None:
-        """The address of Spark's own pages; None when there is no session, or it has none."""
+        """The address of Spark's web UI; None if there is no session, or it has none."""
         if self._session is None or is_connected(self._session):
             return None
         return self._session.sparkContext.uiWebUrl
@@ -105,9 +113,9 @@ class Engine:
     ) -> list[Row]:
         """Rows of `kernel(unit)` for all units, in the order of the units.
 
-        `size` says about how many bytes of files they read: work too small to be worth handing out is done
-        here, by the same kernel on threads. Errors that are somebody's to fix come back as what they were;
-        anything else is a bug and surfaces as Spark reports it.
+        `size` is about how many bytes of files they read: work that is too small for Spark is done here, by
+        the same kernel on threads. Errors that a user or operator can fix are raised as they were; anything
+        else is a bug and is raised as Spark reports it.
         """
         if not units:
             return []
@@ -119,10 +127,14 @@ class Engine:
             return here
         from pyspark import cloudpickle  # lazy: small work never loads Spark
 
-        # By value: a unit may carry a function that only this process knows (an event-time parser).
+        # By value: a unit may carry a function that only this process has (an event-time parser).
         blobs: list[bytes] = [cloudpickle.dumps(unit) for unit in units]  # type: ignore[no-untyped-call]
 
+        shared = os.environ.get(SHARED_STAGING)
+
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            if shared:
+                os.environ[SHARED_STAGING] = shared
             for batch in batches:
                 for index in batch.column(0).to_pylist():
                     yield from _results(index, kernel, blobs[index])
@@ -155,7 +167,7 @@ class Engine:
 
 @contextmanager
 def _named(session: SparkSession, label: str) -> Iterator[None]:
-    """Jobs inside it have a name that Spark's own pages show."""
+    """Gives the jobs inside it a name in Spark's web UI."""
     if is_connected(session):
         tag = re.sub(r"[^A-Za-z0-9_-]+", "-", f"tidemill {label}")
         session.addTag(tag)
@@ -169,6 +181,12 @@ def _named(session: SparkSession, label: str) -> Iterator[None]:
             session.removeTag(tag)
 
 
+def _master_of(session: SparkSession, settings: SessionSettings) -> str:
+    if is_connected(session):
+        return remote_of(settings) or "sc://"
+    return str(session.sparkContext.master)
+
+
 def _default_partitions(session: SparkSession) -> int:
     """How many tasks a Spark Connect server gives a job that asks for none: its cores."""
     from pyspark.sql import functions as f  # lazy: reading commands never load Spark
@@ -179,7 +197,7 @@ def _default_partitions(session: SparkSession) -> int:
 def _rows(kernel: Callable[[Unit], Iterable[Row]], unit: Unit) -> list[Row]:
     try:
         return list(kernel(unit))
-    except OSError as error:  # a full disk, a file that is gone: to be mended, and no bug
+    except OSError as error:  # a full disk, a missing file: not a bug
         raise StorageError(
             f"cannot go on: {error.strerror or str(error).splitlines()[0]}",
             where=str(error.filename or ""),
@@ -202,12 +220,13 @@ def _results(index: int, kernel: Callable[[Unit], Iterable[Row]], blob: bytes) -
 
 
 def tasks_for(units: int, cores: int) -> int:
-    """Each task costs a Python worker some 40 ms, so a few units share one; many are spread more finely."""
+    """Each task costs a Python worker some 40 ms, so a few units share one; many are distributed more
+    finely."""
     return min(units, cores if units <= 8 * cores else 4 * cores)
 
 
 def spread(sizes: Sequence[int], groups: int) -> list[list[int]]:
-    """Indices of `sizes` in at most `groups` runs of neighbours of about the same total."""
+    """Indices of `sizes` in at most `groups` consecutive runs of about the same total."""
     total, target = sum(sizes), max(1, -(-sum(sizes) // max(1, groups)))
     out: list[list[int]] = []
     current: list[int] = []

@@ -1,6 +1,6 @@
 """Starts the Spark session, with the settings that exact results depend on.
 
-Nothing else in Tidemill may create a session. One that the caller passes in is never stopped, and its own
+Nothing else in Tidemill may create a session. A session that the caller passes in is never stopped, and its
 settings are never changed.
 """
 
@@ -29,7 +29,7 @@ EXACT: Final[Mapping[str, str]] = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-"""What every session has, whoever made it: instants, overflow and division depend on them."""
+"""Settings of every session: instants, overflow and division depend on them."""
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -46,7 +46,7 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xss4m",
 }
-_BY_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has chosen the master already
+_BY_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has already chosen the master
 _REMOTE: Final = "SPARK_REMOTE"
 
 
@@ -94,7 +94,7 @@ def default_cores() -> int:
 
 
 def package_version() -> str:
-    """Of Tidemill, as it is installed; 0.0.0 in a source tree that never was."""
+    """The installed version of Tidemill; 0.0.0 in a source tree that was never installed."""
     try:
         return metadata.version("tidemill")
     except metadata.PackageNotFoundError:
@@ -102,7 +102,7 @@ def package_version() -> str:
 
 
 def is_running() -> bool:
-    """Whether this process has a session already. Then `start_session` gives that one."""
+    """Whether this process already has a session, which `start_session` then returns."""
     if "pyspark" not in sys.modules:
         return False
     from pyspark import SparkContext  # lazy: reading commands never load Spark
@@ -117,6 +117,11 @@ def remote_of(settings: SessionSettings) -> str | None:
     return os.environ.get(_REMOTE) or None
 
 
+def starts_here(settings: SessionSettings) -> bool:
+    """Whether a session that is started by these settings runs its tasks on this machine."""
+    return _BY_SUBMIT not in os.environ and (settings.master or "local").startswith("local")
+
+
 def start_session(settings: SessionSettings = SessionSettings()) -> SparkSession:  # noqa: B008 - it is frozen
     """The session that the settings ask for: on this machine, on a cluster, or through Spark Connect."""
     remote = remote_of(settings)
@@ -125,15 +130,14 @@ def start_session(settings: SessionSettings = SessionSettings()) -> SparkSession
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Workers take and give back arrays of many megabytes all the time. Kept in the heap they are reused;
-    # mapped again each time, every page of them would be a page fault.
+    # Workers allocate and free arrays of many megabytes all the time. In the heap they are reused; mapped
+    # each time, every page would be a page fault.
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 30))
     # One thread per worker: Spark already runs one worker per core.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, "1")
-    submitted = _BY_SUBMIT in os.environ
-    is_local = not submitted and (settings.master or "local").startswith("local")
+    submitted, is_local = _BY_SUBMIT in os.environ, starts_here(settings)
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession  # lazy: reading commands never load Spark
@@ -167,7 +171,7 @@ def _connected(remote: str, settings: SessionSettings) -> SparkSession:
         for key, value in {**settings.conf, **EXACT}.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
-    except ImportError as error:  # PySpark asks for gRPC, which the classic way does not need
+    except ImportError as error:  # PySpark needs gRPC for this, which the classic way does not
         raise MachineError(
             f"Spark Connect ({remote}) needs packages that are not installed: {error}",
             hint="pip install 'pyspark[connect]', or unset SPARK_REMOTE and set engine.master",
@@ -175,13 +179,13 @@ def _connected(remote: str, settings: SessionSettings) -> SparkSession:
 
 
 def is_connected(session: SparkSession) -> bool:
-    """Whether the session speaks to a Spark Connect server, and so has no context in this process."""
+    """Whether the session uses a Spark Connect server, and so has no context in this process."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def exact_session(session: SparkSession) -> SparkSession:
-    """The session itself when its settings are those that exact results need; otherwise a new one on the same
-    cluster that has them. The given one stays as it is."""
+    """The session itself if it has the settings that exact results need; otherwise a new one on the same
+    cluster that does. The given one is not changed."""
     wrong = {name: held for name, held in _held(session).items() if held != EXACT[name]}
     if not wrong:
         return session

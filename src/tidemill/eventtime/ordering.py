@@ -37,8 +37,8 @@ class Timed(Generic[Row]):
 class Ordering(Generic[Row]):
     """Orders the rows of one stream. `push` takes the rows of one slice (a collection) from one source.
 
-    `max_bytes` bounds what is buffered: above it the oldest rows are let go early, with the watermark that
-    makes it safe, and counted.
+    `max_bytes` bounds the buffer: above it the oldest rows are released early, with the watermark that makes
+    it safe, and counted.
     """
 
     def __init__(self, tolerance: int, idle_timeout: int | None = None, max_bytes: int | None = None) -> None:
@@ -64,7 +64,7 @@ class Ordering(Generic[Row]):
         self, rows: Iterable[Timed[Row]], *, source: str = "", arrival: int = 0
     ) -> tuple[list[Timed[Row] | Watermark], list[Timed[Row]]]:
         """What comes out now (rows in order, then a Watermark, each time that it moved), and the rows that
-        were late. All rows of a push meet the same watermark: as it is once idle sources have left."""
+        were late. All rows of a push meet the same watermark: as it is after idle sources were removed."""
         out = self.tick(arrival)
         met = self.clock.watermark
         arrived = [replace(row, met=met) for row in rows]

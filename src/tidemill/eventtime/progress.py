@@ -24,7 +24,7 @@ class StreamClock:
     """Event-time progress of a stream."""
 
     tolerance: int
-    idle_timeout: int | None = None  # None: a source is waited for for ever
+    idle_timeout: int | None = None  # None: a source is waited for without limit
     sources: Mapping[str, SourceClock] = field(default_factory=dict)
     watermark: int | None = None
     emitted: int = 0  # how often the watermark moved
@@ -42,11 +42,11 @@ class StreamClock:
         return self._moved(min(marks)) if marks else self
 
     def see(self, source: str, newest: int, arrival: int) -> StreamClock:
-        """After a slice of the source was accepted whose newest record is of `newest`. What the slice itself
-        met is `at(arrival).watermark`."""
+        """The clock after a slice of the source was accepted whose newest record is at `newest`. What the
+        slice itself met is `at(arrival).watermark`."""
         met = self.at(arrival)
         known = self.sources.get(source, SourceClock(Clock(self.tolerance), arrival))
-        # A tolerance that was declared since holds from here on; a clock never goes back by it.
+        # A tolerance that was declared later applies from here on; a clock never goes back because of it.
         clock = replace(known.clock, tolerance=self.tolerance).advance(newest)
         heard = SourceClock(clock, max(known.arrival, arrival))
         return replace(met, sources={**self.sources, source: heard}).at(arrival)

@@ -1,7 +1,7 @@
 """Event-time types by name: each turns the value of a column into UTC microseconds.
 
-A parser never guesses a unit and never uses a float; what it cannot read is a ValueError for that
-record, with a reason, and must not be an error for the pipeline.
+A parser never guesses a unit and never uses a float; for a value that it cannot read it raises ValueError
+with a reason, which rejects that record and does not stop the pipeline.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def _unix(exponent: int) -> Parser:
 
 @cache
 def iso8601_in(zone: str | None) -> Parser:
-    """A parser of ISO 8601 times; those without an offset are what a clock in `zone` showed. None: they could
-    be any instant, and are refused."""
+    """A parser of ISO 8601 times; those without an offset are local times in `zone`. None: those are
+    ambiguous and refused."""
     where = None if zone is None else zone_named(zone)
 
     def parse(value: object) -> int:
@@ -190,8 +190,8 @@ def fault_of(name: str) -> str | None:
 
 
 def read_time(parser: Parser, value: object) -> int:
-    """`value` as UTC microseconds. A parser is somebody else's code: whatever it raises, and whatever it
-    returns that is not a whole number, is a ValueError that says so, for this value alone."""
+    """`value` as UTC microseconds. A parser may be third-party code: whatever it raises, and whatever it
+    returns that is not an integer, becomes a ValueError for this value."""
     try:
         found: object = parser(value)
     except (ValueError, ArithmeticError) as error:

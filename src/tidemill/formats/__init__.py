@@ -1,1 +1,1 @@
-"""How bytes become records: finding them, proving them, reading their columns, judging the unusual ones."""
+"""Bytes to records to columns: find records, check that they are valid, read columns, decide unusual ones."""

@@ -1,6 +1,6 @@
-"""Names for the arrays that the kernels pass around, and the run of records that the decoders hand to them.
+"""Type names for the arrays that kernels take and give, and the chunk of records that decoders pass to them.
 
-Imports no kernel: whoever only names an array does not load Numba.
+Imports no kernel, so that naming an array does not load Numba.
 """
 
 from __future__ import annotations
@@ -24,5 +24,5 @@ class RecordChunk:
     data: Bytes
     starts: Ints
     ends: Ints
-    base: int = 0  # where data[0] stands in the slice's file
+    base: int = 0  # offset of data[0] in the slice's file
     in_place: bool = False  # data is (a range of) the slice's own file, not something decoded from it

@@ -1,8 +1,8 @@
 """Rows of Parquet and Arrow slices as canonical JSON records, batch by batch.
 
-Instants are RFC 3339 in UTC (one without a zone is taken as UTC), decimals plain numbers, bytes base64, a
-map with text keys an object. A null is left out; NaN and infinities, which JSON has not, are a written
-`null`, so that one sees there was something.
+Instants are RFC 3339 in UTC (one without a zone is taken as UTC), decimals plain numbers, bytes base64, a map
+with string keys an object. A null is left out; NaN and infinities, which JSON lacks, become a written `null`,
+so that they differ from missing values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROWS: Final = 8192
 _BINARY: Final = (kinds.is_binary, kinds.is_large_binary, kinds.is_fixed_size_binary, kinds.is_binary_view)
 _OTHERWISE: Final = {
     **dict.fromkeys(("nan", "-nan", "inf", "-inf"), "null"),
-    "-0": "-0.0",  # read as an integer it would lose its sign
+    "-0": "-0.0",  # as an integer it would lose its sign
 }
 
 
@@ -74,7 +74,7 @@ def _slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _named(path: Path, row: Callable[[], int]) -> Iterator[None]:
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"cannot be read at row {row() + 1}: {str(error).splitlines()[0]}",
             where=str(path),
@@ -126,7 +126,7 @@ def _texts(array: pa.Array, name: str) -> list[str]:
 def _strings(array: pa.Array) -> list[str | None]:
     try:
         return list(array.to_pylist())
-    except UnicodeDecodeError:  # some writers do not check: the bytes pass through, for the gate to see
+    except UnicodeDecodeError:  # some writers do not check their strings: the bytes go through to the gate
         raw = array.cast(pa.large_binary()).to_pylist()
         return [None if value is None else value.decode("utf-8", SURROGATE) for value in raw]
 
@@ -140,8 +140,8 @@ def _floats(array: pa.Array) -> list[str]:
 
 
 def _instants(array: pa.Array) -> pa.Array:
-    """RFC 3339 with no, 3, 6 or 9 digits, as many as are needed; without an offset where the column has no
-    time zone, which could be any."""
+    """RFC 3339 with 0, 3, 6 or 9 digits, as many as needed; without an offset if the column has no time
+    zone."""
     plain = pc.cast(pc.cast(array, pa.int64()), pa.timestamp(array.type.unit))
     texts = pc.strftime(plain, "%Y-%m-%dT%H:%M:%S")
     if array.type.unit != "s":
@@ -160,7 +160,7 @@ def _structs(array: pa.StructArray, name: str) -> list[str]:
 
 
 def _lists(array: pa.Array, name: str) -> list[str]:
-    """Elements keep their places, so a null among them is written."""
+    """Lists as JSON arrays; a null element is written, so that elements keep their positions."""
     elements = [text or "null" for text in _texts(array.flatten(), f"{name}[]")]
     out: list[str] = []
     start = 0

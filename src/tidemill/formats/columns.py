@@ -1,6 +1,6 @@
-"""From spans of bytes to Arrow columns, one pass per column and no Python object per value.
+"""Turns spans of bytes into Arrow columns, one pass per column, without a Python object per value.
 
-A value that a pass cannot read exactly is marked, never guessed; its record goes to `decide`.
+A value that cannot be read exactly is marked, never guessed; its record goes to `decide`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tidemill.model.zones import wall_offset, zone_named
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints, Mask, Offsets
 
-SAFE_DIGITS = 18  # of a number that surely fits 64 bits
-_ALMOST_FULL = 922337203685477579  # ten times this and a digit still fit 64 bits
+SAFE_DIGITS = 18  # a number with so many digits fits 64 bits
+_ALMOST_FULL = 922337203685477579  # ten times this plus a digit still fits 64 bits
 _DECIMAL_END = 10**18
 _HIGHS = np.uint64(0x8080808080808080)
 _FIRST = np.uint64(0x9E3779B97F4A7C15)
@@ -46,7 +46,7 @@ def copy_at(b: Bytes, starts: Ints, ends: Ints, at: Ints, out: Bytes) -> None:
 
 
 def strings(b: Bytes, starts: Ints, ends: Ints) -> pa.StringArray:
-    """The spans as one Arrow array; they are known to be UTF-8."""
+    """The spans as one Arrow array; the bytes are known to be UTF-8."""
     offsets = np.zeros(starts.size + 1, np.int32)
     np.cumsum(ends - starts, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
@@ -122,13 +122,46 @@ def join_at(
         copy_bytes(ids, id_offsets[r], id_offsets[r + 1], out, o + 1)
 
 
+@njit(cache=True, inline="always")
+def _times_power(value: int, power: int, more: bool, rounds: bool) -> tuple[bool, int]:
+    """`value` times 10**power; False if that does not fit, or is not a whole number and may not be rounded.
+
+    `more`: the number had further digits, not all zero, behind those in `value`. It is rounded half to even.
+    """
+    if more and power >= 0:
+        return False, value
+    if value == 0:
+        return True, value
+    while power > 0 and value <= _ALMOST_FULL:
+        value *= 10
+        power -= 1
+    if power > 0:
+        return False, value
+    if power == 0:
+        return True, value
+    divisor = 1
+    while power < 0 and divisor <= _ALMOST_FULL:
+        divisor *= 10
+        power += 1
+    if power < 0:
+        return False, value
+    rest = value % divisor
+    value //= divisor
+    if rest == 0 and not more:
+        return True, value
+    half = divisor // 2
+    if rest > half or (rest == half and (more or value % 2 == 1)):
+        value += 1
+    return rounds, value
+
+
 @njit(cache=True, nogil=True)
 def _numbers(
     b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int, rounds: bool, values: Ints, exact: Mask
 ) -> None:
-    """`-?digits[.digits][e…]` times 10**scale; exact[i] is False where that is not certain.
+    """`-?digits[.digits][e…]` times 10**scale; exact[i] is False where the result is not certain.
 
-    With `rounds` half to even and 18 digits at most, as decimals are; otherwise whole numbers of 64 bits.
+    With `rounds`, rounded half to even to at most 18 digits, as decimals are; else 64-bit integers.
     """
     for i in range(starts.size):
         exact[i] = False
@@ -143,7 +176,7 @@ def _numbers(
         power = scale
         point = False
         fits = True
-        more = False  # whether digits that are left out are more than zeros
+        more = False  # whether a digit that is left out is not zero
         while p < e:
             c = byte_at(b, p)
             if c == POINT:
@@ -153,7 +186,7 @@ def _numbers(
             elif value <= _ALMOST_FULL:
                 value = value * 10 + (c - 48)
                 power -= point
-            elif point:  # a digit so far behind the point can only break a tie
+            elif point:  # a digit so far behind the point only breaks ties
                 more |= c != 48
             else:
                 fits = False
@@ -161,7 +194,7 @@ def _numbers(
             p += 1
         if not fits:
             continue
-        if p < e:  # the exponent; the scanner has seen that it is one
+        if p < e:  # the exponent; the scanner has checked it
             p += 1
             down = byte_at(b, p) == MINUS
             if down or byte_at(b, p) == PLUS:
@@ -170,29 +203,8 @@ def _numbers(
                 continue
             shift = digits_value(b, p, e)
             power += -shift if down else shift
-        if more and power >= 0:
-            continue
-        while power > 0 and value != 0 and value <= _ALMOST_FULL:
-            value *= 10
-            power -= 1
-        if power > 0 and value != 0:
-            continue
-        if power < 0 and value != 0:
-            divisor = 1
-            while power < 0 and divisor <= _ALMOST_FULL:
-                divisor *= 10
-                power += 1
-            if power < 0:
-                continue
-            rest = value % divisor
-            value //= divisor
-            if rest != 0 or more:
-                if not rounds:
-                    continue
-                half = divisor // 2
-                if rest > half or (rest == half and (more or value % 2 == 1)):
-                    value += 1
-        if rounds and value >= _DECIMAL_END:
+        fits, value = _times_power(value, power, more, rounds)
+        if not fits or (rounds and value >= _DECIMAL_END):
             continue
         values[i] = -value if negative else value
         exact[i] = True
@@ -200,7 +212,7 @@ def _numbers(
 
 @njit(cache=True, nogil=True)
 def may_round(b: Bytes, ends: Ints, tags: Bytes, scale: int) -> bool:
-    """Whether a number may have more digits behind its point than `scale`, but for zeros at its end."""
+    """Whether a number may have more than `scale` digits after the point, trailing zeros aside."""
     for i in range(tags.size):
         if tags[i] == EXPONENT:
             return True
@@ -218,7 +230,7 @@ def may_round(b: Bytes, ends: Ints, tags: Bytes, scale: int) -> bool:
 
 
 def scaled_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int) -> tuple[Ints, Mask]:
-    """Decimals as integers of the given scale, and where they are certain."""
+    """Decimals as unscaled integers of the given scale, and which of them are certain."""
     values = np.zeros(starts.size, np.int64)
     exact = np.empty(starts.size, np.bool_)
     _numbers(b, starts, ends, tags, scale, True, values, exact)
@@ -226,7 +238,7 @@ def scaled_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int) 
 
 
 def whole_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Ints, Mask]:
-    """Integers (also spelled 7.0 or 7e0), and where they are certain."""
+    """Integers (also spelled 7.0 or 7e0), and which of them are certain."""
     values = np.zeros(starts.size, np.int64)
     exact = np.empty(starts.size, np.bool_)
     _numbers(b, starts, ends, tags, 0, False, values, exact)
@@ -235,7 +247,7 @@ def whole_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Ints
 
 @njit(cache=True, nogil=True)
 def _codes(b: Bytes, starts: Ints, ends: Ints, codes: Offsets) -> Ints:
-    """Numbers the distinct spans in the order in which they first come; returns where they do."""
+    """Number the distinct spans in order of first occurrence; returns where they first occur."""
     slots = np.full(1024, -1, np.int32)
     hashes = np.empty(512, np.uint64)
     firsts = np.empty(512, np.int64)
@@ -276,7 +288,7 @@ def _codes(b: Bytes, starts: Ints, ends: Ints, codes: Offsets) -> Ints:
 
 @njit(cache=True, inline="always")
 def _quick_hash(b: Bytes, start: int, size: int) -> uint64:
-    """By length, the first and the last eight bytes: for a table in memory, where equality is checked."""
+    """A hash by length and the first and last eight bytes, for an in-memory table that checks equality."""
     if size < 8:
         if start + 8 <= b.size:
             first = word_at(b, start) & ((np.uint64(1) << np.uint64(8 * size)) - np.uint64(1))
@@ -292,7 +304,7 @@ def _quick_hash(b: Bytes, start: int, size: int) -> uint64:
 
 
 def coded_strings(b: Bytes, starts: Ints, ends: Ints) -> pa.DictionaryArray:
-    """The spans as a dictionary-coded array, for columns of few values."""
+    """The spans as a dictionary-encoded array, for columns with few distinct values."""
     codes = np.empty(starts.size, np.int32)
     firsts = _codes(b, starts, ends, codes)
     return pa.DictionaryArray.from_arrays(pa.array(codes), strings(b, starts[firsts], ends[firsts]))
@@ -307,10 +319,45 @@ def _two(b: Bytes, p: int) -> int:
     return a * 10 + c
 
 
+@njit(cache=True, inline="always")
+def _days(year: int, month: int, day: int) -> int:
+    """Days since the epoch, by counting years from March, so that the leap day comes last."""
+    y = year - (1 if month <= 2 else 0)
+    era = y // 400
+    of_era = y - era * 400
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+
+
+@njit(cache=True, inline="always")
+def _days_in(year: int, month: int) -> int:
+    """How many days a month has."""
+    if month == 2:
+        leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
+        return 29 if leap else 28
+    return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
+
+
+@njit(cache=True, inline="always")
+def _fraction(b: Bytes, p: int, e: int) -> tuple[int, int]:
+    """Microseconds of the digits at p, of which at most nine are read, and the position behind them."""
+    micros = 0
+    digits = 0
+    while p < e and 48 <= b[p] <= 57 and digits < 9:
+        if digits < 6:
+            micros = micros * 10 + (b[p] - 48)
+        digits += 1
+        p += 1
+    while digits < 6:
+        micros *= 10
+        digits += 1
+    return micros, p
+
+
 @njit(cache=True, nogil=True)
 def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask, local: Mask) -> None:
-    """The usual spelling `YYYY-MM-DDTHH:MM:SS[.fraction][Z|+hh:mm]`; any other is left to `decide`. Without
-    an offset it is `local`, and read as if it were UTC."""
+    """Reads `YYYY-MM-DDTHH:MM:SS[.fraction][Z|+hh:mm]`; any other spelling is left to `decide`. A time
+    without an offset is marked `local` and read as UTC."""
     for i in range(starts.size):
         exact[i] = False
         local[i] = False
@@ -334,30 +381,15 @@ def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask, loc
         year += century * 100
         if year < 1:
             continue
-        leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
-        if month == 2:
-            last = 29 if leap else 28
-        elif month == 4 or month == 6 or month == 9 or month == 11:
-            last = 30
-        else:
-            last = 31
-        if day > last:
+        if day > _days_in(year, month):
             continue
         p += 19
         micros = 0
         if p < e and b[p] == 0x2E:
-            p += 1
-            digits = 0
-            while p < e and 48 <= b[p] <= 57 and digits < 9:
-                if digits < 6:
-                    micros = micros * 10 + (b[p] - 48)
-                digits += 1
-                p += 1
-            if digits == 0:
+            point = p
+            micros, p = _fraction(b, p + 1, e)
+            if p == point + 1:
                 continue
-            while digits < 6:
-                micros *= 10
-                digits += 1
         offset = 0
         if p == e:
             local[i] = True
@@ -373,19 +405,15 @@ def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask, loc
                 offset = -offset
         else:
             continue
-        # Days since the epoch by counting years from March, so that the leap day comes last.
-        y = year - (1 if month <= 2 else 0)
-        era = y // 400
-        of_era = y - era * 400
-        of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
-        days = era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
-        values[i] = days * DAY + hour * HOUR + minute * MINUTE + second * SECOND + micros - offset
+        values[i] = (
+            _days(year, month, day) * DAY + hour * HOUR + minute * MINUTE + second * SECOND + micros - offset
+        )
         exact[i] = True
 
 
 def instants(b: Bytes, starts: Ints, ends: Ints, zone: str | None = None) -> tuple[Ints, Mask]:
-    """ISO 8601 texts as microseconds, and where they are certain. Without an offset they are what a clock in
-    `zone` showed; None: nothing is certain of them."""
+    """ISO 8601 texts as microseconds, and which of them are certain. Texts without an offset are local times
+    in `zone`; if that is None they are not certain."""
     values = np.zeros(starts.size, np.int64)
     exact, local = np.empty(starts.size, np.bool_), np.empty(starts.size, np.bool_)
     _instants(b, starts, ends, values, exact, local)
@@ -396,8 +424,8 @@ def instants(b: Bytes, starts: Ints, ends: Ints, zone: str | None = None) -> tup
 
 
 def _from_wall(shown: Ints, zone: str | None) -> tuple[Ints, Mask]:
-    """Instants at which a clock showed this, and where they are certain: not in an hour in which the clock
-    was put forward or back, which `decide` looks at closely."""
+    """Local times as instants, and which of them are certain: not those near a change of the clock, which are
+    left to `decide`."""
     if zone is None:
         return shown, np.zeros(shown.size, np.bool_)
     hours, place = np.unique(shown // HOUR, return_inverse=True)

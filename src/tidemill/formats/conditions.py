@@ -1,4 +1,4 @@
-"""Conditions over whole columns: what `model.conditions.truth` says of each row, for all rows at once."""
+"""Evaluates conditions over whole columns, with the results of `model.conditions.truth` for each row."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ ColumnOf = Callable[[str], tuple[pa.Array, int]]
 _COMPARE: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
     "=": pc.equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
-_TO_FLOOR: Final = {"<": "<=", ">=": ">"}  # of a literal between two integers, against the one below it
-_WORD_DIGITS: Final = 18  # of a decimal that fits 64 bits
+# How to compare integers with the integer below a literal that lies between two.
+_TO_FLOOR: Final = {"<": "<=", ">=": ">"}
+_WORD_DIGITS: Final = 18  # digits of a decimal that fits 64 bits
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 class _Kleene:
-    """Null is unknown."""
+    """Three-valued logic: null is unknown."""
 
     def negated(self, term: pa.BooleanArray) -> pa.BooleanArray:
         return pc.invert(term)
@@ -77,7 +78,7 @@ def _matched(values: pa.Array, matches: Callable[[str], bool]) -> pa.BooleanArra
 
 
 def _compared(values: pa.Array, scale: int, operator: str, literal: Scalar) -> pa.BooleanArray:
-    """Values of different kinds have no order and are not known to differ."""
+    """Compare a column with a literal. Values of different kinds are unordered, and not known to differ."""
     kind = values.type
     if pa.types.is_dictionary(kind) and isinstance(literal, str):
         return _compared(values.dictionary, 0, operator, literal).take(values.indices)
@@ -99,7 +100,7 @@ def _compared(values: pa.Array, scale: int, operator: str, literal: Scalar) -> p
 
 
 def _compared_exactly(values: pa.Array, operator: str, literal: int | Decimal, scale: int) -> pa.BooleanArray:
-    """Integers against a literal that may lie between two of them, or beyond all."""
+    """Compare integers with a literal that may lie between two of them, or beyond all."""
     above, below = literal.as_integer_ratio()
     floor, rest = divmod(above * 10**scale, below)
     if not rest and _LEAST <= floor <= _MOST:
@@ -112,7 +113,7 @@ def _compared_exactly(values: pa.Array, operator: str, literal: int | Decimal, s
 
 
 def _compared_wide(values: pa.Array, operator: str, literal: int | Decimal) -> pa.BooleanArray:
-    """The same for decimals that 64 bits do not hold."""
+    """The same for decimals that do not fit 64 bits."""
     kind = values.type
     above, below = literal.as_integer_ratio()
     floor, rest = divmod(above * 10**kind.scale, below)
@@ -127,7 +128,7 @@ def _compared_wide(values: pa.Array, operator: str, literal: int | Decimal) -> p
 
 
 def _constant(values: pa.Array, truth: bool) -> pa.BooleanArray:
-    """The same wherever there is a value."""
+    """The same truth value for every row that has a value."""
     if not values.null_count:
         return pa.repeat(truth, len(values))
     return pc.if_else(values.is_valid(), pa.scalar(truth), pa.scalar(None, pa.bool_()))

@@ -1,7 +1,7 @@
 """The rules for one record, in plain Python: the order in which they apply and the reason each gives.
 
-The vectorised path in `stage` only lets through what would pass here with the same values; everything
-else comes here. So this is the definition, and its speed matters only for what is unusual.
+This is the definition. The vectorised path in `stage` accepts only records that would pass here with the same
+values, and sends all others here, so speed matters little.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tidemill.formats.hashing import (
     member_int,
     number_int,
 )
+from tidemill.formats.json_values import at, no_constant, unique_members
 from tidemill.formats.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, DeltaRule, MessageRule, ReadPlan
 from tidemill.model.deltas import Op
 from tidemill.model.slices import Reject
@@ -44,11 +45,11 @@ _INTEGER_DIGITS: Final = 40
 _PLAIN_DIGITS: Final = 20
 _FAR: Final = 10**6
 _EXACT: Final = Context(prec=400, rounding=ROUND_HALF_EVEN)
-_DEEP: Final = 1000  # of a record whose id is shown, which may be deeper than the gate lets it be
+_DEEP: Final = 1000  # nesting limit where only the id is read for display; the gate's is lower
 
 
 class Number:
-    """A JSON number as it was spelled; its value is looked at only where a rule asks for it."""
+    """A JSON number as it was spelled; its value is computed only where a rule needs it."""
 
     __slots__ = ("text",)
 
@@ -62,12 +63,12 @@ class Number:
     def content(self) -> int:
         """The hash of its value."""
         digits, exponent, negative = exact_parts_of(self.text)
-        if not -HUGE < exponent < HUGE:  # still one hash for one value
+        if not -HUGE < exponent < HUGE:  # equal values must still have equal hashes
             return number_int(digits, hash_bytes(str(exponent).encode(), SEED_NUMBER), negative)
         return number_int(digits, int(exponent), negative)
 
     def integer(self) -> int | None:
-        """Its value when that is a whole number of 64 bits."""
+        """Its value if that is an integer of 64 bits, else None."""
         digits, exponent, negative = self.parts()
         if exponent < 0 or len(digits) + exponent > 19:
             return None
@@ -75,7 +76,7 @@ class Number:
         return value if value in INT64 else None
 
     def scaled(self, scale: int) -> int | None:
-        """Its value times 10**scale, rounded half to even, when that fits 18 digits."""
+        """Its value times 10**scale, rounded half to even, if that fits 18 digits, else None."""
         digits, exponent, negative = self.parts()
         if len(digits) + exponent + scale > 19:
             return None
@@ -86,7 +87,8 @@ class Number:
         return value if abs(value) < MAX_DECIMAL else None
 
     def plain(self) -> int | Decimal:
-        """Its value, for an event-time parser; far from any instant only which side it lies on."""
+        """Its value for an event-time parser; a number far outside of all instants is replaced by a smaller
+        one."""
         if len(self.text) <= _PLAIN_DIGITS and self.text.lstrip("-").isdigit():
             return int(self.text)
         digits, exponent, negative = self.parts()
@@ -112,35 +114,22 @@ class DecidedRecord:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecord:
-    """A record that did not, with the first rule that it broke."""
+    """A record that was refused, with the first rule that it broke."""
 
     reason: Reject
     detail: str
-    tenant: str | None = None  # whose it says it is, whatever else is wrong with it
+    tenant: str | None = None  # the tenant it names, whatever else is wrong with it
 
 
 class RuleError(Exception):
-    """A rule does not hold; the first one decides."""
+    """A record broke a rule; the first rule broken decides."""
 
     def __init__(self, reason: Reject, detail: str) -> None:
         self.refused = RefusedRecord(reason, detail)
 
 
-def _constant(text: str) -> object:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r} is repeated in one object")
-    return found
-
-
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_float=Number, parse_int=Number, parse_constant=_constant
+    object_pairs_hook=unique_members, parse_float=Number, parse_int=Number, parse_constant=no_constant
 )
 
 
@@ -184,7 +173,7 @@ def parse(record: bytes, max_depth: int) -> dict[str, object]:
 
 
 def content_hash(value: object) -> int:
-    """The hash of a JSON value that `scan` computes, whatever the order of keys or spelling of numbers."""
+    """The hash of a JSON value as `scan` computes it, independent of key order and number spelling."""
     match value:
         case None:
             return closed_int(0, SEED_NULL)
@@ -209,15 +198,6 @@ def content_hash(value: object) -> int:
     raise AssertionError(type(value))
 
 
-def at(value: object, column: str) -> object:
-    """What stands at a dotted path; None when a step is missing."""
-    for step in column.split("."):
-        if not isinstance(value, dict):
-            return None
-        value = value.get(step)
-    return value
-
-
 def identity(value: object, columns: Sequence[str]) -> str:
     parts: list[str | int] = []
     for column in columns:
@@ -236,13 +216,12 @@ def identity(value: object, columns: Sequence[str]) -> str:
 
 
 def id_text(parts: Sequence[str | int]) -> str:
-    """The id of an event, by what stands in the columns of its identity."""
+    """The id of an event, from the values of its identity columns."""
     return str(parts[0]) if len(parts) == 1 else json.dumps(parts, separators=(",", ":"), ensure_ascii=False)
 
 
 def id_of(record: bytes, columns: Sequence[str]) -> str | None:
-    """The id by these columns, spelled as the gate spells it, to show people which record is meant; None when
-    it has none, or is not JSON."""
+    """The id of a record, spelled as the gate spells it, for display; None if it has none or is not JSON."""
     if not columns:
         return None
     try:
@@ -251,7 +230,7 @@ def id_of(record: bytes, columns: Sequence[str]) -> str | None:
         return None
     found = (at(value, column) for column in columns)
     parts = [part for part in found if isinstance(part, str | int) and part and part is not True]
-    if len(parts) < len(columns):  # absent, or a number that only the exact reader tells
+    if len(parts) < len(columns):  # missing, or a number that needs exact reading
         return _exact_id(record, columns)
     joined = id_text(parts)
     return joined if len(joined.encode()) <= MAX_ID_BYTES else None
@@ -297,7 +276,7 @@ def _event_type(value: object, plan: ReadPlan) -> str | None:
 
 
 def _instant(found: object, said: str, type: str, parser: Parser | None, zone: str | None) -> int:
-    """What stands in a column as an instant; `said` is how people are told of the column."""
+    """The value of a column as an instant; `said` names the column in errors."""
     if found is None:
         raise RuleError(Reject.BAD_TIME, f"{said} is missing")
     if isinstance(found, Number):
@@ -312,8 +291,8 @@ def _instant(found: object, said: str, type: str, parser: Parser | None, zone: s
 
 
 def message_time(messages: Iterable[object], rule: MessageRule) -> int | None:
-    """When the first message happened whose stream has an event time; None when there is no such message.
-    Those behind it are not looked at, whatever becomes of it."""
+    """The time of the first message whose stream has an event time; None if there is none. Later messages are
+    not read, even if that one is refused."""
     for number, message in enumerate(messages, start=1):
         name = at(message, rule.stream)
         time = rule.times.get(name) if isinstance(name, str) else None
@@ -327,9 +306,9 @@ def message_time(messages: Iterable[object], rule: MessageRule) -> int | None:
 def _time(value: object, plan: ReadPlan, arrival: int) -> int:
     if plan.messages is not None:
         held = at(value, plan.messages.column)
-        told = message_time(held, plan.messages) if isinstance(held, list) else None
-        if told is not None:
-            return told
+        of_message = message_time(held, plan.messages) if isinstance(held, list) else None
+        if of_message is not None:
+            return of_message
         if plan.time_column is None:
             known = ", ".join(sorted(plan.messages.times))
             raise RuleError(
@@ -342,7 +321,7 @@ def _time(value: object, plan: ReadPlan, arrival: int) -> int:
 
 
 def instant_in(found: object, zone: str | None) -> int | None:
-    """The instant that a timestamp says, to the microsecond, read as an event time of type iso8601 is."""
+    """The instant of a timestamp, to the microsecond, read as an event time of type iso8601."""
     try:
         instant = iso8601_in(zone)(found)
     except ValueError:
@@ -382,7 +361,7 @@ def _schema(value: object, plan: ReadPlan) -> None:
 
 
 def vector_id(value: object, rule: DeltaRule) -> str:
-    """The vector that a delta is about: text, or the digits of a whole number."""
+    """The vector that a delta changes: a string, or the digits of an integer."""
     found = at(value, rule.id)
     if found is None:
         raise RuleError(Reject.MISSING_FIELD, f"{rule.id} is required: it names the vector")
@@ -396,7 +375,7 @@ def vector_id(value: object, rule: DeltaRule) -> str:
 
 
 def _delta(value: object, rule: DeltaRule) -> None:
-    """That a record is a delta of a vector of this dimension."""
+    """Check that a record is a delta of a vector of this dimension."""
     vector_id(value, rule)
     op = _op(value, rule)
     indices = _indices(value, rule)
@@ -418,7 +397,7 @@ def _op(value: object, rule: DeltaRule) -> Op:
 
 
 def _indices(value: object, rule: DeltaRule) -> int | None:
-    """How many components are meant; None: all of them."""
+    """How many components the delta names; None: all."""
     found = at(value, rule.indices)
     if found is None:
         return None
@@ -455,7 +434,7 @@ def _values(value: object, rule: DeltaRule, op: Op, indices: int | None) -> None
 
 
 def sizes_of(op: Op, indices: int | None, dimension: int) -> tuple[int, ...]:
-    """How many values an operation takes; any of them will do."""
+    """The allowed numbers of values for an operation."""
     match op:
         case Op.DELETE:
             return (0,)
@@ -503,7 +482,7 @@ def _measure(found: object, rule: ColumnRule) -> int | None:
 
 
 def decide(record: bytes, plan: ReadPlan, arrival: int) -> DecidedRecord | RefusedRecord:
-    """One record against the rules, in their order."""
+    """Check one record against the rules, in their order."""
     value: object = None
     try:
         if len(record) > plan.record_bytes:

@@ -1,7 +1,7 @@
-"""The declared fields of a stream as columns of raw: their names in the table, their types, and by which
-declaration the columns of a part were made.
+"""The declared fields of a stream as columns of raw: their names in the table, their types, and the
+declaration that the columns of a part were made by.
 
-Nothing here reads a value: who only looks at a schema loads no compiled code.
+Reads no values, so that looking at a schema loads no compiled code.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 if TYPE_CHECKING:
     from tidemill.config.stream import Stream
+    from tidemill.config.vectors import Vector
 
 RESERVED: Final = (
     "tenant", "event_time", "event_id", "event_type", "arrival", "watermark", "slice", "line", "payload",
@@ -24,7 +25,9 @@ RESERVED: Final = (
 )  # fmt: skip
 """What raw has of every event; `day` is a folder in tables of former versions."""
 
-SIZE: Final = "payload_bytes"  # of the record as it was sent; parts of former versions have none
+SIZE: Final = "payload_bytes"  # size of the record as it was sent; parts of earlier versions have none
+
+LEFT_OUT: Final = "left_out"  # key of a footer: fields that payloads lack, and how they were written
 
 _TYPES: Final = {
     "string": pa.string(),
@@ -46,11 +49,11 @@ class Column:
     type: str
     scale: int = 0
     items: str | None = None  # of an array
-    zone: str | None = None  # of timestamps without an offset; None: they are none
+    zone: str | None = None  # zone of timestamps without an offset; None: those are refused
 
     @property
     def is_json(self) -> bool:
-        """Whether its values are JSON text: nothing more is known of them."""
+        """Whether its values are kept as JSON text, because their type is not declared further."""
         return self.type in ("object", "any") or (self.type == "array" and self.items is None)
 
     @property
@@ -66,13 +69,23 @@ def declared_column(stream: Stream, name: str) -> Column:
     return Column(name, found.type, found.scale or 0, found.items, zone)
 
 
+def vector_columns(vector: Vector) -> tuple[Column, Column, Column, Column]:
+    """How raw keeps what a delta says: its vector, its operation, its values and its indices."""
+    return (
+        Column(vector.id, "string"),
+        Column(vector.op, "string"),
+        Column(vector.values, "array", items="float"),
+        Column(vector.indices, "array", items="integer"),
+    )
+
+
 # -- names
 
 
 def column_paths(names: Sequence[str], reserved: Collection[str] = RESERVED) -> dict[str, tuple[str, ...]]:
-    """Where each field is in the table: a dotted one inside of a struct for each of its steps. A name that is
-    taken, by a column that raw has of every event or by another field, whatever its case, gets `_` behind it
-    until it is free."""
+    """The path of each field in the table; the steps of a dotted name become structs. A name that is taken
+    (by a column that raw has for every event or by another field, ignoring case) gets `_` appended until it
+    is free."""
     taken = {name.lower() for name in reserved}
     groups: dict[str, list[str]] = {}
     found: dict[str, tuple[str, ...]] = {}
@@ -103,7 +116,7 @@ class RawColumn:
     """A declared field as a column of raw."""
 
     column: Column
-    path: tuple[str, ...]  # in the table: several steps lead into structs
+    path: tuple[str, ...]  # in the table: all steps but the last are structs
 
     @property
     def name(self) -> str:
@@ -111,7 +124,7 @@ class RawColumn:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a column beside those that raw has of every event."""
+        """Whether it has a column of its own, beside those that raw has for every event."""
         return self.path[0] not in RESERVED
 
     @property
@@ -128,19 +141,21 @@ class RawColumn:
 
 @dataclass(frozen=True)
 class RawColumns:
-    """The declaration by which the columns of a part are made, or were."""
+    """The declaration that the columns of a part are, or were, made by."""
 
     columns: tuple[RawColumn, ...]
     misfits: frozenset[str] = frozenset()  # fields with a value that the column cannot hold: null in the part
-    rounded: frozenset[str] = frozenset()  # decimals of which one may have had more digits
-    notes: Mapping[str, Mapping[str, str]] = field(
-        default_factory=dict, compare=False
-    )  # by field, for people
+    # Fields whose columns may say less than payloads: decimals that were rounded, an integer -0 as a float.
+    rounded: frozenset[str] = frozenset()
+    keeps_payload: bool = True  # False: values that columns give back are left out of payloads
+    spellings: tuple[tuple[str, str], ...] = ()  # fields left out of payloads, and how values were written
+    notes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)  # by field, to show
 
     @cached_property
     def id(self) -> str:
-        """The same for declarations that make the same columns."""
-        said = json.dumps([one.to_footer() for one in self.columns], separators=(",", ":"))
+        """An identifier, equal for declarations that make equal columns."""
+        fields = [one.to_footer() for one in self.columns]
+        said = json.dumps(fields if self.keeps_payload else [fields, LEFT_OUT], separators=(",", ":"))
         return hashlib.sha256(said.encode()).hexdigest()[:16]
 
     @cached_property
@@ -149,13 +164,17 @@ class RawColumns:
 
     @cached_property
     def fields(self) -> tuple[pa.Field, ...]:
-        """Of the table, beside those of every part: how long payloads are, then the fields in order of
-        declaration, each struct where its first field is."""
+        """The columns of the table beside those of every part: the size of payloads, then the fields in order
+        of declaration, each struct where its first field is."""
         return (pa.field(SIZE, pa.int32()), *_fields([(one.path, one) for one in self.own], self.notes))
 
     def made(self, misfits: Iterable[str], rounded: Iterable[str]) -> RawColumns:
-        """As a part says it, once its columns are made."""
-        return RawColumns(self.columns, frozenset(misfits), frozenset(rounded))
+        """The form in which a part records it."""
+        return RawColumns(self.columns, frozenset(misfits), frozenset(rounded), self.keeps_payload)
+
+    def spelled(self, spellings: Iterable[tuple[str, str]]) -> RawColumns:
+        """The form of a part whose payloads lack the values that columns give back."""
+        return replace(self, spellings=tuple(sorted(spellings)))
 
     def to_footer(self) -> dict[str, object]:
         return {
@@ -163,6 +182,7 @@ class RawColumns:
             "fields": [one.to_footer() for one in self.columns],
             **({"misfits": sorted(self.misfits)} if self.misfits else {}),
             **({"rounded": sorted(self.rounded)} if self.rounded else {}),
+            **({} if self.keeps_payload else {LEFT_OUT: dict(self.spellings)}),
         }
 
 
@@ -181,26 +201,30 @@ def _fields(
 
 
 def raw_columns(stream: Stream) -> RawColumns:
-    """As the stream declares them now: all fields but those of which only JSON is known."""
+    """The columns that the stream declares now: all fields except those kept as JSON text. What deltas say
+    has a type without being declared further."""
+    deltas = {one.name: one for one in vector_columns(stream.vector)} if stream.vector is not None else {}
     columns = [declared_column(stream, name) for name in stream.fields]
-    typed = [column for column in columns if not column.is_json]
+    stored = [deltas.get(column.name, column) if column.is_json else column for column in columns]
+    typed = [column for column in stored if not column.is_json]
     known = {column.name: (column.name,) for column in typed if _is_of_every_event(stream, column)}
     paths = column_paths([column.name for column in typed if column.name not in known]) | known
     return RawColumns(
         tuple(RawColumn(column, paths[column.name]) for column in typed),
+        keeps_payload=stream.keep_payload,
         notes={column.name: stream.fields[column.name].notes for column in typed},
     )
 
 
 def located_columns(columns: RawColumns) -> tuple[str, ...]:
-    """Fields whose places in a record are kept from when it is first read to when it is written; none when
-    one of them is a list, which the scanner does not follow."""
+    """Fields whose positions in a record are kept from staging to writing; none if one of them is a list,
+    which the scanner does not follow."""
     lists = any(each.column.items is not None for each in columns.own)
     return () if lists else tuple(each.name for each in columns.own)
 
 
 def _is_of_every_event(stream: Stream, column: Column) -> bool:
-    """Whether raw has the values of the field, under its name, without another column."""
+    """Whether raw has the values of the field in a column of every event."""
     event_type = stream.event_type.column if stream.event_type is not None else None
     return column.type == "string" and (
         (column.name == "tenant" and stream.tenant.column == "tenant")

@@ -1,8 +1,7 @@
-"""A slice's file as chunks of records, whatever its format: where each record's bytes start and end.
+"""Reads the file of a slice as chunks of records, whatever its format: where the bytes of each record are.
 
-NDJSON and JSON keep the bytes as they came; CSV, Parquet, Arrow and JSON arrays of arrays become canonical
-JSON. Memory is bounded by the chunk, not by the file. It never decides on a record: what is not JSON is
-handed on as it is.
+NDJSON and JSON keep their bytes; CSV, Parquet, Arrow and JSON arrays of arrays become canonical JSON. Memory
+is bounded by the chunk, not by the file. Records are not checked here: what is not JSON is passed on.
 """
 
 from __future__ import annotations
@@ -21,12 +20,14 @@ from tidemill.formats.columnar import columnar_records
 from tidemill.formats.delimited import csv_records
 from tidemill.formats.positional import inside, named
 from tidemill.formats.split import split_array, split_lines
+from tidemill.formats.stored_slice import content_pieces, is_compressed
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format
 
 MAX_RECORD: Final = 64 * 1024 * 1024
 """A record of a compressed slice is cut off here. The gate's own limit is far below: it is too_large."""
 MAX_JSON: Final = 1024 * 1024 * 1024
+_MAPPED: Final = (Format.NDJSON, Format.JSON)  # read in place, unless they are compressed
 _BOM: Final = b"\xef\xbb\xbf"
 _DAMAGED: Final = "the file is damaged: land the slice again from its source"
 
@@ -42,22 +43,23 @@ def decode(
     byte_range: tuple[int, int] | None = None,
     types: Mapping[str, str] | None = None,
 ) -> Iterator[RecordChunk]:
-    """Records in their order, in chunks of about `chunk_bytes`; InputError where reading fails.
+    """Records in order, in chunks of about `chunk_bytes`; InputError where reading fails.
 
-    `byte_range` (of uncompressed NDJSON only) owns every record that starts in it. `types` maps the
-    declared columns to their types: a CSV cell is a number or a boolean only where one is declared.
+    `byte_range` (uncompressed NDJSON only) selects the records that start in it. `types` maps the declared
+    columns to their types: a CSV cell is a number or a boolean only where one is declared.
     """
-    assert byte_range is None or (format is Format.NDJSON and codec is Codec.NONE), "cannot be split"
     assert chunk_bytes > 0
     try:
-        if format is Format.NDJSON and codec is Codec.NONE:
+        mapped = codec is Codec.NONE and format in _MAPPED and not is_compressed(path)
+        assert byte_range is None or (format is Format.NDJSON and mapped), "cannot be split"
+        if format is Format.NDJSON and mapped:
             yield from _mapped_lines(path, chunk_bytes, byte_range)
         elif format is Format.NDJSON:
             for block in line_blocks(_pieces(path, codec, chunk_bytes)):
                 data = np.frombuffer(block, np.uint8)
                 yield RecordChunk(data, *split_lines(data, 0, data.size))
         elif format is Format.JSON:
-            yield from _array(path, codec, chunk_bytes, json or Json())
+            yield from _array(path, codec, chunk_bytes, json or Json(), in_place=mapped)
         elif format is Format.CSV:
             blocks = line_blocks(_pieces(path, codec, chunk_bytes))
             yield from _gathered(csv_records(blocks, csv or Csv(), types or {}), chunk_bytes)
@@ -69,8 +71,8 @@ def decode(
 
 
 def line_blocks(pieces: Iterable[bytes]) -> Iterator[bytearray]:
-    """Pieces cut again so that each block ends with a line (the last one, with the content). Of a line
-    longer than MAX_RECORD only that much is kept. A byte order mark at the start is dropped."""
+    """Regroup pieces so that each block ends with a line end (except at the end of the content). Only
+    MAX_RECORD bytes of a longer line are kept. A byte order mark at the start is dropped."""
     carry = bytearray()
     skipping = False
     first = True
@@ -113,18 +115,21 @@ def _mapped_lines(path: Path, chunk_bytes: int, byte_range: tuple[int, int] | No
 
 
 def _line_start(mapped: mmap.mmap | bytes, position: int) -> int:
-    """The first start of a line at or after `position`."""
+    """The start of the first line that begins at or after `position`."""
     end = mapped.find(b"\n", position - 1)
     return len(mapped) if end < 0 else end + 1
 
 
-def _array(path: Path, codec: Codec, chunk_bytes: int, settings: Json) -> Iterator[RecordChunk]:
-    records = _elements(path, codec, chunk_bytes, settings.path)
+def _array(
+    path: Path, codec: Codec, chunk_bytes: int, settings: Json, *, in_place: bool
+) -> Iterator[RecordChunk]:
+    records = _elements(path, codec, chunk_bytes, settings.path, in_place=in_place)
     return named(records, settings.columns) if settings.columns else records
 
 
-def _elements(path: Path, codec: Codec, chunk_bytes: int, within: str | None) -> Iterator[RecordChunk]:
-    in_place = codec is Codec.NONE
+def _elements(
+    path: Path, codec: Codec, chunk_bytes: int, within: str | None, *, in_place: bool
+) -> Iterator[RecordChunk]:
     if in_place:
         _, data = _mapped(path)
     else:
@@ -156,8 +161,9 @@ def _elements(path: Path, codec: Codec, chunk_bytes: int, within: str | None) ->
 
 
 def _mapped(path: Path) -> tuple[mmap.mmap | bytes, Bytes]:
-    """The file without reading it. Mapped privately and writable, though nobody writes: the kernels are
-    compiled for writable arrays, and a second set for read-only ones would double their start."""
+    """The file, mapped into memory. The mapping is private and writable, though nothing is written, because
+    kernels are compiled for writable arrays; compiling them for read-only ones too would double start-up
+    time."""
     with path.open("rb") as file:
         if not path.stat().st_size:
             return b"", np.empty(0, np.uint8)
@@ -166,18 +172,21 @@ def _mapped(path: Path) -> tuple[mmap.mmap | bytes, Bytes]:
 
 
 def _pieces(path: Path, codec: Codec, size: int) -> Iterator[bytes]:
-    """The content in pieces, unpacked if need be (several gzip members or zstd frames are one content)."""
+    """The content in pieces, decompressed (several gzip members or zstd frames are one content)."""
     done = 0
     try:
-        with pa.OSFile(str(path)) as file:
-            if codec is Codec.NONE:
-                while piece := file.read(size):
-                    yield piece
-                return
-            with pa.CompressedInputStream(file, "gzip" if codec is Codec.GZIP else "zstd") as stream:
-                while piece := stream.read(size):
-                    done += len(piece)
-                    yield piece
+        if codec is Codec.NONE:
+            for piece in content_pieces(path, size):
+                done += len(piece)
+                yield piece
+            return
+        with (
+            pa.OSFile(str(path)) as file,
+            pa.CompressedInputStream(file, "gzip" if codec is Codec.GZIP else "zstd") as stream,
+        ):
+            while piece := stream.read(size):
+                done += len(piece)
+                yield piece
     except OSError as error:
         raise InputError(
             f"cannot be unpacked after byte {done} of its content: {error}", where=str(path), hint=_DAMAGED
@@ -185,7 +194,7 @@ def _pieces(path: Path, codec: Codec, size: int) -> Iterator[bytes]:
 
 
 def _gathered(records: Iterable[list[bytes]], chunk_bytes: int) -> Iterator[RecordChunk]:
-    """Records made one by one, put together to chunks."""
+    """Gather records that were made one by one into chunks."""
     held: list[bytes] = []
     size = 0
     for batch in records:

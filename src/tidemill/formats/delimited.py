@@ -1,7 +1,7 @@
 """CSV rows as canonical JSON records. A cell is a number or a boolean only where the stream declares one.
 
-It never drops a row: one that has the wrong number of cells or broken quotes is handed on as its own text,
-which is no JSON object, so that the gate rejects it as malformed with its text.
+No row is dropped: one with the wrong number of cells or broken quotes is passed on as text, which is not a
+JSON object, so that the gate rejects it as malformed and quarantine shows it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _NUMBERS: Final = ("integer", "decimal", "float")
 def csv_records(
     blocks: Iterable[bytes | bytearray], settings: Csv, types: Mapping[str, str]
 ) -> Iterator[list[bytes]]:
-    """Records in batches. `blocks` end with line ends; a quoted cell may go on in the next one."""
+    """Records in batches. Blocks end with line ends; a quoted cell may continue in the next block."""
     csv.field_size_limit(_MAX_CELL)
-    held: list[str] = []  # the lines of the row at hand
+    held: list[str] = []  # the lines of the current row
     reader = csv.reader(_lines(blocks, held), delimiter=settings.delimiter, strict=True)
     names = settings.columns
     if settings.header:
@@ -64,7 +64,7 @@ def _header(reader: Iterator[list[str]]) -> tuple[str, ...] | None:
 def _batch(
     reader: Iterator[list[str]], held: list[str], width: int
 ) -> tuple[list[list[str]], list[tuple[int, str]], bool]:
-    """Rows of the right width, the text of the others with their places among all, and whether to go on."""
+    """Rows of the right width; the text of the others with their positions; and whether to continue."""
     rows: list[list[str]] = []
     strange: list[tuple[int, str]] = []
     held.clear()
@@ -95,14 +95,14 @@ def _text(held: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which cell stands under which key, and which object of further cells."""
+    """Which cell belongs to which key, and which nested object holds further cells."""
 
     cells: dict[str, int]
     inner: dict[str, _Layout]
 
 
 def _layout(names: Sequence[str], types: Mapping[str, str]) -> _Layout:
-    """A declared column `a.b` leads into an object `a`; any other name is a key as it is."""
+    """A declared column `a.b` becomes a member of an object `a`; any other name is a key as it is."""
     root = _Layout({}, {})
     for position, name in enumerate(names):
         *path, last = name.split(".") if name in types else [name]
@@ -130,7 +130,7 @@ def _render(
 
 
 def _values(cells: Sequence[str], type: str) -> list[str]:
-    """One column as JSON text; an empty cell is a value that is not there."""
+    """One column as JSON text; an empty cell is a missing value."""
     if type in _NUMBERS:
         return [cell if _NUMBER(cell) else cell and quoted(cell) for cell in cells]
     if type == "boolean":

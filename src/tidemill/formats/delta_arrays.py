@@ -1,6 +1,6 @@
-"""Deltas as flat arrays: read from payloads or tables, put in order, written as tables.
+"""Deltas as flat arrays: read from payloads or tables, sorted, written as tables.
 
-Only shapes: nothing here computes with a component.
+Changes only their form; nothing here computes with components.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from tidemill.config.vectors import Vector
 from tidemill.formats.arrays import Bytes, Ints, Mask, Offsets
 from tidemill.formats.arrow import one
+from tidemill.formats.json_values import at
 from tidemill.formats.kernels import Kernel
 from tidemill.model.deltas import Op
-from tidemill.model.errors import ConfigError
 
 # Imports inside functions keep start-up short: reading a few vectors needs no Numba.
 
@@ -31,8 +31,8 @@ Item = TypeVar("Item", bound=np.generic)
 
 OPS: Final = (Op.REPLACE, Op.SET, Op.ADD, Op.SCALE, Op.OFFSET, Op.DELETE)  # by code
 CODES: Final = {op.value: code for code, op in enumerate(OPS)}
-REPLACE, SET, ADD, SCALE, OFFSET, DELETE = range(6)  # places in OPS
-_AT_ONCE: Final = 256  # payloads that are Python objects at one time: few stay in the caches of the processor
+REPLACE, SET, ADD, SCALE, OFFSET, DELETE = range(6)  # codes of the operations: positions in OPS
+_AT_ONCE: Final = 256  # payloads held as Python objects at a time: few stay in the processor's caches
 _WHOLE_DIGITS: Final = 20
 _OP_NAMES: Final = pa.array([op.value for op in OPS])
 ROWS: Final = pa.schema(
@@ -49,14 +49,14 @@ ROWS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Deltas:
-    """Deltas row by row. Row i has values[value_at[i]:value_at[i + 1]], and indices likewise; where it is
-    dense, no indices, and all components are meant."""
+    """Deltas by row. Row i has values[value_at[i]:value_at[i + 1]], and indices likewise; a dense row has no
+    indices and covers all components."""
 
-    names: pa.Array  # of vectors, each once
-    vectors: Ints  # which of the names the row is about
+    names: pa.Array  # the vectors, each once
+    vectors: Ints  # the position in `names` of the row's vector
     ts: Ints
     ids: pa.Array  # delta_id
-    ops: Bytes  # places in OPS
+    ops: Bytes  # positions in OPS
     dense: Mask
     index_at: Ints
     indices: Offsets
@@ -68,7 +68,8 @@ class Deltas:
 
 
 def deltas_from_rows(rows: pa.Table) -> Deltas:
-    """Those of a table with the columns of `ROWS`; one without indices is dense. Times may be timestamps."""
+    """Deltas of a table with the columns of `ROWS`; a row without indices is dense. Times may be
+    timestamps."""
     names, vectors = coded(one(rows.column("vector_id")))
     ops = one(rows.column("op"))
     if pa.types.is_dictionary(ops.type):
@@ -95,10 +96,10 @@ def deltas_from_payloads(
     event_id: pa.Array | pa.ChunkedArray,
     vector: Vector,
 ) -> Deltas:
-    """Those of accepted events, row by row. Payloads that are no deltas of this vector, which the gate does
-    not let through, are an error of one kind or another: KeyError, TypeError, ValueError, …
+    """Deltas of accepted events. A payload that is not a delta of this vector, which the gate refuses, raises
+    KeyError, TypeError, ValueError or the like.
 
-    A number is the float64 nearest to it; one that is spelled as an integer has no sign of zero.
+    A number is read as the nearest float64; an integer has no negative zero.
     """
     ts = _instants(one(event_time))
     texts, ids = one(payloads), one(event_id)
@@ -125,23 +126,30 @@ def deltas_from_payloads(
         value_at=_behind(value_at),
         values=np.concatenate(values),
     )
-    _check_shapes(deltas, vector.dimension)  # the kernel looks at no bounds
+    _check_shapes(deltas, vector.dimension)  # the kernel checks no bounds
     return deltas
 
 
-def deltas_of_raw(batch: pa.RecordBatch, vector: Vector, where: str = "") -> Deltas:
-    """Those of a batch of rows of raw, row by row. What is no delta of these vectors was accepted under
-    another declaration: ConfigError."""
-    payload, time, ids = (batch.column(name) for name in ("payload", "event_time", "event_id"))
-    try:
-        return deltas_from_payloads(payload, time, ids, vector)
-    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ConfigError(
-            "raw holds records that are no deltas of these vectors",
-            hint="they were accepted before `kind: delta` was declared as it is now: "
-            "declare the deltas as a stream of their own",
-            where=where,
-        ) from error
+def deltas_from_columns(
+    columns: Sequence[pa.Array], event_time: pa.Array, event_id: pa.Array, vector: Vector
+) -> Deltas:
+    """The same for columns of vectors, operations, values and indices. ValueError if a row is no delta."""
+    names, ops, values, indices = columns
+    if names.null_count or pc.index_in(ops, _OP_NAMES).null_count:
+        raise ValueError("not all of them name a vector and an operation")
+    rows = pa.table(
+        {
+            "vector_id": names.cast(pa.string()),
+            "ts": event_time,
+            "delta_id": event_id,
+            "op": ops,
+            "indices": indices,
+            "values": values,
+        }
+    )
+    deltas = deltas_from_rows(rows)
+    _check_shapes(deltas, vector.dimension)
+    return deltas
 
 
 def _check_shapes(deltas: Deltas, dimension: int) -> None:
@@ -163,7 +171,7 @@ def _objects(texts: Sequence[str | bytes]) -> list[object]:
         else:
             joined = ("[" + ",".join(texts) + "]").encode()  # type: ignore[arg-type]
         found: list[object] = orjson.loads(joined)
-    except orjson.JSONDecodeError:  # a number that no float64 holds, where none is asked for
+    except orjson.JSONDecodeError:  # a number beyond float64 in a member that is not used
         found = [json.loads(text, parse_int=_whole) for text in texts]
     return found
 
@@ -174,8 +182,6 @@ def _whole(text: str) -> int | float:
 
 def _getter(column: str) -> Callable[[object], object]:
     if "." in column:
-        from tidemill.formats.decide import at  # loads Numba, which those who read a few vectors do without
-
         return lambda record: at(record, column)
     return lambda record: record.get(column)  # type: ignore[attr-defined]
 
@@ -190,8 +196,8 @@ def _texts(records: Sequence[object], column: str, payloads: Sequence[str | byte
 
 
 def _exact(payload: str | bytes, column: str) -> str:
-    """A whole number that is spelled as 7.0 or 7e3, and may have more digits than a float64 holds."""
-    from tidemill.formats.decide import Number, at
+    """An integer that is spelled 7.0 or 7e3, and may have more digits than a float64 holds."""
+    from tidemill.formats.decide import Number  # loads Numba, which reading a few vectors does without
 
     found = at(json.loads(payload, parse_int=Number, parse_float=Number), column)
     assert isinstance(found, Number), "the gate takes texts and whole numbers"
@@ -204,7 +210,7 @@ def _arrays(records: Sequence[object], vector: Vector) -> tuple[Bytes, Mask, Int
     found = [get_indices(record) for record in records]
     dense = np.array([items is None for items in found], np.bool_)
     index_at, places = _flat(found)
-    indices = np.array(places, np.float64).astype(np.int32)  # 2.0 is the place 2
+    indices = np.array(places, np.float64).astype(np.int32)  # 2.0 is the index 2
     value_at, numbers = _flat([get_values(record) for record in records])
     return ops, dense, index_at, indices, value_at, np.array(numbers, np.float64)
 
@@ -230,7 +236,7 @@ def rows_of(deltas: Deltas) -> pa.Table:
 
 
 def changes_of(deltas: Deltas) -> dict[str, pa.Array]:
-    """What each row does: the last three columns of that table."""
+    """The last three columns of that table: what each row does."""
     offsets = pa.array(deltas.index_at.astype(np.int32), mask=np.append(deltas.dense, False))
     value_at = pa.array(deltas.value_at.astype(np.int32))
     return {
@@ -241,7 +247,7 @@ def changes_of(deltas: Deltas) -> dict[str, pa.Array]:
 
 
 def coded(ids: pa.Array) -> tuple[pa.Array, Ints]:
-    """The distinct ids, and which of them each row has."""
+    """The distinct ids, and the position of each row's id among them."""
     if not pa.types.is_dictionary(ids.type):
         ids = ids.dictionary_encode()
     codes = ids.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -249,7 +255,7 @@ def coded(ids: pa.Array) -> tuple[pa.Array, Ints]:
 
 
 def taken(deltas: Deltas, chosen: Ints | Mask) -> Deltas:
-    """Some rows, in the order asked for (or those of a mask). Names stay as they are."""
+    """The rows at these positions, in that order, or those of a mask. Names stay as they are."""
     rows: Ints = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen.astype(np.int64)
     index_at, indices = _parts(deltas.index_at, deltas.indices, rows)
     value_at, values = _parts(deltas.value_at, deltas.values, rows)
@@ -268,13 +274,13 @@ def taken(deltas: Deltas, chosen: Ints | Mask) -> Deltas:
 
 
 def order_of(deltas: Deltas) -> Ints:
-    """Which rows to take to have them by (vector, ts, delta_id); vectors as they are numbered."""
+    """The order of rows by (vector, ts, delta_id)."""
     order = np.lexsort((deltas.ts, deltas.vectors))
     vectors, ts = deltas.vectors[order], deltas.ts[order]
     same = (vectors[1:] == vectors[:-1]) & (ts[1:] == ts[:-1])
     if not same.any():
         return order
-    tied = np.append(same, False)  # ids are texts and slow to compare: only where the times are the same
+    tied = np.append(same, False)  # ids are strings and slow to compare: only where times are equal
     tied[1:] |= same
     places = np.flatnonzero(tied)
     rows = order[places]
@@ -291,7 +297,7 @@ def _instants(array: pa.Array) -> Ints:
 
 
 def _lists(array: pa.Array, of: pa.DataType, kind: type[Item]) -> tuple[Mask, Ints, NDArray[Item]]:
-    """Which are null, from where to where each stands, and what stands there."""
+    """Which lists are null, where each begins and ends, and the values."""
     if pa.types.is_fixed_size_list(array.type) or array.type.value_type != of:
         array = array.cast(pa.list_(of))
     absent = np.asarray(pc.is_null(array))
@@ -302,7 +308,7 @@ def _lists(array: pa.Array, of: pa.DataType, kind: type[Item]) -> tuple[Mask, In
 
 
 def _writable(array: NDArray[np.generic], kind: type[Item]) -> NDArray[Item]:
-    """Arrow's own memory is read-only, for which the kernels would be compiled once more."""
+    """A copy, since Arrow's memory is read-only and the kernels would be compiled again for that."""
     return array.astype(kind, copy=not array.flags.writeable)
 
 
@@ -343,9 +349,9 @@ __all__ = [
     "Floats",
     "changes_of",
     "coded",
+    "deltas_from_columns",
     "deltas_from_payloads",
     "deltas_from_rows",
-    "deltas_of_raw",
     "order_of",
     "rows_of",
     "taken",

@@ -1,6 +1,6 @@
-"""Deltas merged where no bit changes: applied to any vectors, what is left gives what all of them gave.
+"""Merges deltas where that changes no bit of the result: applied to any vectors, fewer deltas give the same.
 
-Pure. It never computes with a component: what would need an addition stays two deltas.
+Pure. It never computes with components: what would need an addition stays two deltas.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from tidemill.formats.delta_arrays import DELETE, REPLACE, SET, Deltas, Floats, 
 
 
 def merged(deltas: Deltas) -> Deltas:
-    """Rows by (vector, ts, delta_id), see `order_of`, with fewer of them, in any order. A row that stands for
-    several has the time and the id of the last."""
+    """Fewer rows with the same effect, in any order; the input is in the order of `order_of`. A merged row
+    has the time and the id of its last."""
     deltas = _without_void(deltas)
-    says = np.isin(deltas.ops, (SET, REPLACE))  # what components are, whatever they were
-    joins = (deltas.ops == SET) & ~deltas.dense  # a row that goes on where the one before it says
+    says = np.isin(deltas.ops, (SET, REPLACE))  # operations that set components, whatever they were
+    joins = (deltas.ops == SET) & ~deltas.dense  # rows that can be merged with a setting row before them
     joins[:1] = False
     joins[1:] &= says[:-1] & (deltas.vectors[1:] == deltas.vectors[:-1])
     return _joined(deltas, joins) if joins.any() else deltas
 
 
 def _without_void(deltas: Deltas) -> Deltas:
-    """Without what comes before a whole vector, or before its end."""
+    """Without the rows before a row that replaces or deletes the whole vector."""
     whole = deltas.dense & np.isin(deltas.ops, (SET, REPLACE, DELETE))
     place = np.arange(len(deltas))
     last = np.zeros(len(deltas.names), np.int64)
@@ -33,7 +33,7 @@ def _without_void(deltas: Deltas) -> Deltas:
 
 
 def _joined(deltas: Deltas, joins: Mask) -> Deltas:
-    """Each run of rows that say what components are as one, in the place of its last; in any order."""
+    """Each run of rows that set components as one row, at the position of its last; in any order."""
     starts = np.flatnonzero(~joins)
     ends = np.append(starts[1:], len(deltas)) - 1
     long = ends > starts
@@ -60,17 +60,17 @@ def _behind(at: Ints, sizes: Ints) -> Ints:
 
 
 def _said(deltas: Deltas, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Floats]:
-    """Run, component and value of all that runs of rows say in the end, in this order."""
+    """Run, component and final value of everything that runs of rows set, sorted by run and component."""
     sizes = ends - starts + 1
     rows = _counted(starts, sizes)
     counts = np.diff(deltas.value_at)[rows]
     value = deltas.values[_counted(deltas.value_at[rows], counts)]
-    component = _counted(np.zeros_like(rows), counts)  # of a dense row; a sparse one names them
+    component = _counted(np.zeros_like(rows), counts)  # all of a dense row; a sparse one names them
     sparse = ~np.repeat(deltas.dense[rows], counts)
     component[sparse] += np.repeat(deltas.index_at[rows], counts)[sparse]
     component[sparse] = deltas.indices[component[sparse]]
     run = np.repeat(np.repeat(np.arange(starts.size), sizes), counts)
-    order = np.lexsort((component, run))  # what was said later stays behind
+    order = np.lexsort((component, run))  # the stable sort keeps later values behind earlier ones
     run, component, value = run[order], component[order], value[order]
     last = np.ones(run.size, np.bool_)
     last[:-1] = (run[1:] != run[:-1]) | (component[1:] != component[:-1])
@@ -78,7 +78,7 @@ def _said(deltas: Deltas, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Floats]
 
 
 def _counted(firsts: Ints, counts: Ints) -> Ints:
-    """So many numbers from each of the firsts on, one after the other."""
+    """`counts[i]` consecutive numbers beginning with each first, concatenated."""
     starts = np.cumsum(counts) - counts
     return np.arange(int(counts.sum())) + np.repeat(firsts - starts, counts)
 

@@ -1,7 +1,7 @@
-"""Which records of a chunk are surely deltas, for all of them at once.
+"""Finds which records of a chunk are certainly deltas, for all of them at once.
 
-What a delta must be is for `decide` alone to say; a record that is unusual here is left to it. Numbers are
-looked at and not read: how one is spelled tells whether it fits.
+`decide` defines what a delta is; unusual records are left to it. Numbers are not computed: their spelling
+shows whether they fit.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _OFFSET: Final = _OPS.index(Op.OFFSET)
 _DELETE: Final = _OPS.index(Op.DELETE)
 _NAMES: Final = np.frombuffer(bytearray().join(op.value.encode() for op in _OPS), np.uint8)
 _NAME_AT: Final = np.cumsum([0, *(len(op.value) for op in _OPS)], dtype=np.int64)
-_ID_DIGITS: Final = 18  # as an integer: surely one of 64 bits
+_ID_DIGITS: Final = 18  # an integer with so many digits fits 64 bits
 _INDEX_DIGITS: Final = 9
-_NUMBER_BYTES: Final = 100  # and two digits of exponent: far from what a float64 does not hold
+_NUMBER_BYTES: Final = 100  # with two digits of exponent, a number of this length fits float64
 _POWER_DIGITS: Final = 2
 _UNUSUAL: Final = -1
 
 
 def surely_deltas(rule: DeltaRule, chunk: RecordChunk, rows: Ints) -> Mask:
-    """Row by row, whether `decide` would take it as a delta; the rows are proven to be JSON."""
+    """For each row, whether `decide` would certainly accept it as a delta; the rows are valid JSON."""
     columns = (rule.id, rule.op, rule.values, rule.indices)
     found = locate(chunk.data, chunk.starts[rows], chunk.ends[rows], paths_of(columns))
     sure = np.zeros(rows.size, np.bool_)
@@ -61,7 +61,7 @@ def surely_deltas(rule: DeltaRule, chunk: RecordChunk, rows: Ints) -> Mask:
 def _check(
     b: Bytes, tags: Bytes, starts: Ints, ends: Ints, dimension: int, names: Bytes, name_at: Ints, sure: Mask
 ) -> None:
-    seen = np.zeros(dimension, np.int64)  # the last record, counted from 1, that named this component
+    seen = np.zeros(dimension, np.int64)  # the last record, counted from 1, that named the component
     for i in range(sure.size):
         size = ends[0, i] - starts[0, i]
         if tags[0, i] == STRING:
@@ -110,7 +110,7 @@ def _name(b: Bytes, start: int, end: int, names: Bytes, name_at: Ints) -> int:
 
 @njit(cache=True, inline="always")
 def _next_item(b: Bytes, p: int) -> int:
-    """The next element of a proven array, or its closing bracket."""
+    """The next element of a valid array, or its closing bracket."""
     while byte_at(b, p) == COMMA or is_space(byte_at(b, p)):
         p += 1
     return p
@@ -118,7 +118,7 @@ def _next_item(b: Bytes, p: int) -> int:
 
 @njit(cache=True)
 def _indices(b: Bytes, p: int, end: int, seen: Ints, record: int) -> int:
-    """How many components an array names; _UNUSUAL when one is not plainly a new one of the vector's."""
+    """How many components an array names; _UNUSUAL unless all are plain, distinct and in range."""
     count = 0
     p = _next_item(b, p + 1)
     while byte_at(b, p) != CLOSE_BRACKET:
@@ -139,7 +139,7 @@ def _indices(b: Bytes, p: int, end: int, seen: Ints, record: int) -> int:
 
 @njit(cache=True)
 def _values(b: Bytes, p: int, end: int) -> int:
-    """How many numbers an array holds; _UNUSUAL when one may be none, or none that is finite."""
+    """How many numbers an array holds; _UNUSUAL if one may not be a finite number."""
     count = 0
     p = _next_item(b, p + 1)
     while byte_at(b, p) != CLOSE_BRACKET:
@@ -156,7 +156,7 @@ def _values(b: Bytes, p: int, end: int) -> int:
 
 @njit(cache=True, inline="always")
 def _is_huge(b: Bytes, end: int) -> bool:
-    """Whether the exponent that ends there is positive and has more digits than a float64 surely holds."""
+    """Whether the exponent that ends there is positive and may be too large for a float64."""
     p = end
     while is_digit(byte_at(b, p - 1)):
         p -= 1

@@ -1,6 +1,6 @@
-"""A JSON number as it is spelled, taken apart exactly: its digits, its exponent, its sign.
+"""Takes the spelling of a JSON number apart exactly: digits, exponent, sign.
 
-Never makes a float of it, and compiles nothing: a search that only reads the index imports it.
+Makes no floats and compiles nothing: searches that only read the index import it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from decimal import MAX_EMAX, Context, Decimal
 from typing import Final
 
-HUGE: Final = 10**18  # an exponent beyond it is absurd
+HUGE: Final = 10**18  # larger exponents are cut to it
 _EXPONENT_DIGITS: Final = 18
 
 
 def parts_of(text: str) -> tuple[str, int, bool]:
-    """Significant digits, exponent, sign; zero is ("", 0, False). An absurd exponent is cut."""
+    """Significant digits, exponent, sign; zero is ("", 0, False). An exponent beyond HUGE is cut."""
     digits, exponent, negative = exact_parts_of(text)
     return digits, int(max(-HUGE, min(HUGE, exponent))), negative
 

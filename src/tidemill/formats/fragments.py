@@ -1,6 +1,6 @@
-"""Columns of values as columns of JSON text, and rows put together from them with their keys sorted.
+"""Columns of values as columns of JSON text, and rows built from them with sorted keys.
 
-An empty fragment is a value that is not there: its key is left out. Nothing here parses JSON.
+An empty fragment is a missing value: its key is left out. No JSON is parsed here.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring
 from typing import Final
 
-SURROGATE: Final = "surrogateescape"  # bytes that are not UTF-8 pass through as they are, for the gate to see
+SURROGATE: Final = "surrogateescape"  # bytes that are not UTF-8 pass unchanged to the gate
 
 
 quoted: Final[Callable[[str], str]] = encode_basestring
@@ -17,7 +17,7 @@ quoted: Final[Callable[[str], str]] = encode_basestring
 
 
 def objects(columns: Mapping[str, Sequence[str]], rows: int) -> list[str]:
-    """Row i is the object of the i-th fragment of each column, keys in order."""
+    """One object for each row: the keys with the row's fragments, in key order."""
     if not columns:
         return ["{}"] * rows
     keys = sorted(columns)

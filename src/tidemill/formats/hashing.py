@@ -1,7 +1,7 @@
-"""Hashes that are kept on disk, so each is defined over bytes and never changes with a library.
+"""Hashes that are stored on disk: each is defined over bytes and independent of any library's version.
 
-XXH64 (checked against the reference library in the tests), and on top of it the hash of a JSON value
-that does not depend on key order, white space or the spelling of numbers. `decide` has the same in Python.
+XXH64 (tests compare it with the reference library), and based on it the hash of a JSON value that does not
+depend on key order, white space or the spelling of numbers. `decide` has the same in Python.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _P4 = np.uint64(9650029242287828579)
 _P5 = np.uint64(2870177450012600261)
 _MASK: Final = (1 << 64) - 1
 
-# What a hashed thing is; the seed of its XXH64 or the constant mixed into it.
+# Kinds of hashed values: the seed of their XXH64, or the constant mixed into it.
 SEED_STRING: Final = 1
 SEED_KEY: Final = 2
 SEED_NUMBER: Final = 3
@@ -150,7 +150,7 @@ def hash_bytes(data: bytes, seed: int) -> int:
     return int(xxh64(np.frombuffer(data, np.uint8), 0, len(data), np.uint64(seed)))
 
 
-# The same combinations on Python integers, for `decide`.
+# The same operations on Python integers, for `decide`.
 
 
 def _mix_int(x: int) -> int:

@@ -178,7 +178,7 @@ def plain_end(b: Bytes, p: int, end: int) -> int:
 
 @njit(cache=True, inline="always")
 def string_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
-    """Behind the string whose opening quote is at p, and whether it is STRING or ESCAPED. Strict."""
+    """The position behind the string whose opening quote is at p, and STRING or ESCAPED. Strict."""
     p = plain_end(b, p + 1, end)
     if p < end and byte_at(b, p) == QUOTE:
         return p + 1, STRING
@@ -187,7 +187,7 @@ def string_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def _escaped_end(b: Bytes, p: int, end: int) -> int:
-    """The rest of `string_end` from the first byte that is not plain on."""
+    """`string_end` from the first byte on that is not plain."""
     while p < end and byte_at(b, p) == BACKSLASH:
         p = _escape_end(b, p, end)
         if p < 0:
@@ -200,7 +200,7 @@ def _escaped_end(b: Bytes, p: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _escape_end(b: Bytes, p: int, end: int) -> int:
-    """Behind the escape sequence whose backslash is at p."""
+    """The position behind the escape sequence whose backslash is at p."""
     p += 1
     if p >= end:
         return ~end
@@ -226,7 +226,7 @@ def _hex_digit(c: int) -> int:
 
 @njit(cache=True, inline="always")
 def _escape_means(c: int) -> int:
-    """The byte that a backslash and c stand for; -1 when they are not an escape sequence of one letter."""
+    """The byte that a backslash and c stand for; -1 if they are not a one-letter escape sequence."""
     if c == QUOTE or c == BACKSLASH or c == 0x2F:  # noqa: SIM109 - it is compiled
         return c
     if c == 0x6E:  # n
@@ -244,7 +244,7 @@ def _escape_means(c: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _code_unit(b: Bytes, p: int, end: int) -> int:
-    """The UTF-16 code unit that the four hexadecimal digits at p spell; -1 when they are not there."""
+    """The UTF-16 code unit of the four hexadecimal digits at p; -1 if they are not there."""
     if p + 4 > end:
         return -1
     unit = 0
@@ -258,8 +258,8 @@ def _code_unit(b: Bytes, p: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
-    """Writes the UTF-8 of the string body b[start:end] to `out`, which has room for as many bytes. Returns
-    the length, or -1 for an escape sequence that is not valid, half of a surrogate pair included."""
+    """Write the UTF-8 of the string body b[start:end] to `out`, which has room for as many bytes. Returns the
+    length, or -1 for an invalid escape sequence, which includes half of a surrogate pair."""
     n = 0
     p = start
     while p < end:
@@ -298,7 +298,7 @@ def unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
 
 @njit(cache=True, nogil=True)
 def _put_utf8(out: Bytes, n: int, code: int) -> int:
-    """Writes a code point at n; where the next one goes."""
+    """Write a code point at n; returns the position behind it."""
     if code < 0x80:
         out[n] = code
         return n + 1
@@ -320,8 +320,9 @@ def _put_utf8(out: Bytes, n: int, code: int) -> int:
 
 @njit(cache=True, inline="always")
 def quoted_end(b: Bytes, p: int, end: int) -> tuple[int, bool]:
-    """Behind the closing quote of the text whose opening quote is at p, or ~end, and whether it holds neither
-    backslash nor control character. Lenient: any byte may stand in it, and any behind a backslash."""
+    """The position behind the closing quote of the string whose opening quote is at p, or ~end; and whether
+    it is free of backslashes and control characters. Lenient: any byte may occur in it, and any after a
+    backslash."""
     p = plain_end(b, p + 1, end)
     if p < end and byte_at(b, p) == QUOTE:
         return p + 1, True
@@ -330,7 +331,7 @@ def quoted_end(b: Bytes, p: int, end: int) -> tuple[int, bool]:
 
 @njit(cache=True, nogil=True)
 def _odd_end(b: Bytes, p: int, end: int) -> int:
-    """The rest of `quoted_end` from the first byte that is not plain on."""
+    """`quoted_end` from the first byte on that is not plain."""
     while p < end:
         c = byte_at(b, p)
         if c == QUOTE:
@@ -344,7 +345,7 @@ def _odd_end(b: Bytes, p: int, end: int) -> int:
 
 @njit(cache=True, inline="always")
 def digits_end(b: Bytes, p: int, end: int) -> int:
-    """Behind the digits at p; there may be none. Eight bytes at a time, see `plain_end`."""
+    """The position behind the digits at p; there may be none. Eight bytes at a time, see `plain_end`."""
     while p + 8 <= end:
         w = word_at(b, p) ^ _ZEROS  # a digit is now below 10
         marks = (((w & _LOWS) + _NOT_DIGITS) | w) & _HIGHS
@@ -367,8 +368,8 @@ def digits_value(b: Bytes, start: int, end: int) -> int:
 
 @njit(cache=True, inline="always")
 def number_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
-    """Behind the number that starts at p, where a digit or a minus sign is, and whether it is an INTEGER, a
-    FRACTION or has an EXPONENT. Strict; like `json`, it ends behind a leading zero."""
+    """The position behind the number at p, where a digit or a minus sign is, and INTEGER, FRACTION or
+    EXPONENT. Strict; like `json`, a leading zero ends the number."""
     tag = INTEGER
     if byte_at(b, p) == MINUS:
         p += 1
@@ -405,7 +406,7 @@ def _spelled(b: Bytes, p: int, end: int, first: int, second: int, third: int) ->
 
 @njit(cache=True, nogil=True)
 def literal_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
-    """Behind `true`, `false` or `null` at p, and which one it is. Strict."""
+    """The position behind `true`, `false` or `null` at p, and which it is. Strict."""
     c = byte_at(b, p)
     if c == 0x74 and _spelled(b, p + 1, end, 0x72, 0x75, 0x65):
         return p + 4, TRUE
@@ -421,7 +422,8 @@ def literal_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def container_end(b: Bytes, p: int, end: int) -> int:
-    """Behind the bracket that closes the one at p, or ~end. Lenient: a brace counts as a bracket."""
+    """The position behind the bracket that closes the one at p, or ~end. Lenient: braces count as
+    brackets."""
     depth = 0
     while p < end:
         if p + 8 <= end:  # as in `plain_end`; a brace is a bracket with the bit of a space set
@@ -455,8 +457,8 @@ def container_end(b: Bytes, p: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def item_end(b: Bytes, p: int, end: int) -> int:
-    """The first comma or closing bracket from p on that is in no text and in no bracket opened since; `end`
-    when there is none. Lenient: what stands before it need not be a value."""
+    """The position of the first comma or closing bracket from p on outside of strings and of brackets opened
+    since; `end` if there is none. Lenient: what precedes it need not be a value."""
     while p < end:
         c = byte_at(b, p)
         if c == COMMA or is_close(c):
@@ -474,11 +476,9 @@ def item_end(b: Bytes, p: int, end: int) -> int:
 
 @njit(cache=True, nogil=True)
 def value_end(b: Bytes, p: int, end: int, max_depth: int, max_text: int, is_object: Mask) -> tuple[int, int]:
-    """Proves the value at p: PROVEN and the position behind it, or why not and where. Strict.
-
-    Values may be nested `max_depth` deep, and keys and strings may have `max_text` bytes as they are spelled.
-    `is_object` has room for the open containers: `max_depth + 1`.
-    """
+    """Check that a valid JSON value is at p: PROVEN and the position behind it, or why not and where. Values
+    may be nested `max_depth` deep; keys and strings may have `max_text` bytes before unescaping. `is_object`
+    is scratch space of `max_depth + 1` elements."""
     depth = 0
     state = VALUE
     while True:

@@ -1,7 +1,7 @@
-"""Kernels that Numba compiles where there is much to do, and Python runs as they are where there is little.
+"""Kernels that Numba compiles for large inputs, and Python runs uncompiled for small ones.
 
-To load Numba takes longer than to read a few vectors. Both ways run the same source, and neither reorders or
-fuses a step: they give the same, bit for bit.
+Loading Numba takes longer than reading a few vectors. Both ways run the same source without reordering or
+fusing operations, so they give the same bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LITTLE: Final = 100_000  # steps that Python takes while Numba would be loaded
+LITTLE: Final = 100_000  # steps that Python can run in the time it takes to load Numba
 
 
 class Kernel(Generic[P, R]):
@@ -34,14 +34,14 @@ class Kernel(Generic[P, R]):
 
     @property
     def _numba_type_(self) -> object:
-        """By this Numba knows a kernel that another one calls."""
+        """Lets Numba resolve a kernel that is called by another."""
         return self.compiled._numba_type_  # type: ignore[attr-defined]
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """As it is, in Python."""
+        """Run it in Python."""
         with np.errstate(all="ignore"):
             return self.function(*args, **kwargs)
 
     def for_steps(self, steps: int) -> Callable[P, R]:
-        """The faster way to take about so many steps; where Numba is loaded already, the compiled one."""
+        """The faster way to run about so many steps: compiled if they are many or Numba is already loaded."""
         return self if steps <= LITTLE and "numba" not in sys.modules else self.compiled

@@ -1,6 +1,6 @@
-"""Sorted runs of 128-bit keys: how keys are made, found and spread, for the gate's ids and for trails alike.
+"""Sorted runs of 128-bit keys, for the ids of the gate and for observations: make, find and partition keys.
 
-Pure functions over arrays; which files are runs, and when they are merged, is for their keepers to say.
+Pure functions over arrays; callers decide which files are runs and when runs are merged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def hash_keys(
 
 
 def within(run: pa.Table, low: int, high: int) -> pa.Table:
-    """The entries of a run whose key lies in a range; no copy is made."""
+    """The entries of a run whose key is in a range, without a copy."""
     highs = one(run.column("high")).to_numpy()
     first = int(np.searchsorted(highs, np.uint64(low)))
     last = int(np.searchsorted(highs, np.uint64(high - 1), side="right"))
@@ -37,10 +37,10 @@ def within(run: pa.Table, low: int, high: int) -> pa.Table:
 
 @njit(cache=True, nogil=True)
 def positions(run: Words, keys: Words) -> Ints:
-    """Where each of the sorted keys would stand in the sorted run.
+    """The position at which each of the sorted keys would be inserted in the sorted run.
 
-    Steps grow while the run is behind and are halved when it is ahead, so that the cost depends on how
-    many keys there are and only on the logarithm of how far they lie apart in the run.
+    Steps grow while the run is behind and are halved when it is ahead, so the cost depends on the number of
+    keys and only on the logarithm of their distance in the run.
     """
     out = np.empty(keys.size, np.int64)
     at = 0
@@ -63,13 +63,13 @@ def positions(run: Words, keys: Words) -> Ints:
 
 
 def key_ranges(count: int) -> list[tuple[int, int]]:
-    """All keys in `count` ranges of the same width."""
+    """`count` ranges of equal width that cover all keys."""
     edges = [(1 << 64) * i // count for i in range(count + 1)]
     return list(itertools.pairwise(edges))
 
 
 def crowded_tier(sizes: Mapping[str, int], fan_in: int) -> list[str]:
-    """What should be merged now: the smallest tier of at least `fan_in` things of about one size."""
+    """What to merge now: the smallest tier with at least `fan_in` items of similar size."""
     tiers: dict[int, list[str]] = {}
     for name, size in sizes.items():
         tiers.setdefault(max(0, size.bit_length() // 3), []).append(name)
@@ -78,9 +78,9 @@ def crowded_tier(sizes: Mapping[str, int], fan_in: int) -> list[str]:
 
 @njit(cache=True, nogil=True)
 def sorted_order(high: Words, low: Words, time: Ints) -> Ints:
-    """Which rows to take to have them by (high, low, time); equal ones stay in their order.
+    """The order of rows by (high, low, time); stable.
 
-    Keys are hashes, so they fall evenly into as many buckets as there are a few rows for each.
+    Keys are hashes and thus evenly distributed: they are sorted into buckets of a few rows each.
     """
     n = high.size
     least, most = high.min(), high.max()
@@ -110,7 +110,7 @@ def sorted_order(high: Words, low: Words, time: Ints) -> Ints:
 
 @njit(cache=True, nogil=True)
 def _settle(rows: Ints, high: Words, low: Words, time: Ints) -> None:
-    """Sort the few rows of a bucket where they are; if they are many, by sorts that do not mind."""
+    """Sort the rows of a bucket in place: by insertion if they are few, else by sorts that scale."""
     moves = 0
     for i in range(1, rows.size):
         row = rows[i]
@@ -124,7 +124,7 @@ def _settle(rows: Ints, high: Words, low: Words, time: Ints) -> None:
             break
     else:
         return
-    rows[:] = np.sort(rows)  # as they came
+    rows[:] = np.sort(rows)  # in their original order
     rows[:] = rows[np.argsort(time[rows], kind="mergesort")]
     rows[:] = rows[np.argsort(low[rows], kind="mergesort")]
     rows[:] = rows[np.argsort(high[rows], kind="mergesort")]

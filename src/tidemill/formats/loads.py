@@ -1,6 +1,6 @@
-"""Reading and writing bytes and 8-byte words of an array at any offset, without numba's index checks.
+"""Reads and writes bytes and 8-byte words of an array at any offset, without numba's index checks.
 
-The callers prove that the offset lies inside the array; nothing here does.
+The caller must make sure that the offset is inside the array.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def put_word(_typing: TypingContext, array: types.Array, at: types.Integer, word
 
 @intrinsic
 def first_marked(_typing: TypingContext, marks: types.Integer):  # type: ignore[no-untyped-def]
-    """The number of the lowest byte of a word that has a bit set; the word is not zero."""
+    """The index of the lowest byte of a non-zero word that has a bit set."""
 
     def build(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: tuple[ir.Value]
@@ -83,7 +83,7 @@ def first_marked(_typing: TypingContext, marks: types.Integer):  # type: ignore[
 
 @njit(cache=True, inline="always")
 def copy_bytes(b: Bytes, start: int, end: int, out: Bytes, at: int) -> None:
-    """out[at:] = b[start:end]"""
+    """out[at:] = b[start:end]."""
     while start + 8 <= end:
         put_word(out, at, word_at(b, start))
         start += 8

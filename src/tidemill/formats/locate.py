@@ -1,7 +1,7 @@
-"""Where the values of declared columns stand in records that were proven to be JSON before.
+"""Finds the values of declared columns in records that are known to be valid JSON.
 
-It checks only what it needs to find its way, hashes nothing and copies nothing: for what acceptance decided
-long ago. It never decides on a record; one that is damaged is marked.
+It checks only what it needs to navigate, and neither hashes nor copies: the records were accepted before. A
+damaged record is marked.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Paths:
 
     columns: tuple[str, ...]
     first: Ints
-    names: Bytes  # of the children, one right behind the other …
-    name_at: Ints  # … from where to where
+    names: Bytes  # names of the children, concatenated …
+    name_at: Ints  # … and where each begins
     field: Ints  # the column that a child is, or -1
-    below: Ints  # the node of what lies deeper in it, or -1
+    below: Ints  # the node for columns inside the child, or -1
 
 
 def paths_of(columns: Sequence[str]) -> Paths:
-    """The tree of dotted columns, children in the order in which they are first named."""
+    """The tree of dotted columns, children in order of first occurrence."""
     nodes: list[dict[str, list[int]]] = [{}]  # per node: key -> [column or -1, node below or -1]
     for number, column in enumerate(columns):
         node = 0
@@ -85,7 +85,7 @@ def paths_of(columns: Sequence[str]) -> Paths:
 def _child(
     text: Bytes, at: int, size: int, node: int, first: Ints, names: Bytes, name_at: Ints, guess: Ints
 ) -> int:
-    """The child of `node` with this name, or -1; the one behind the last one found is looked at first."""
+    """The child of `node` with this name, or -1; the one after the last match is tried first."""
     low = first[node]
     count = first[node + 1] - low
     child = guess[node]
@@ -117,7 +117,7 @@ def _locate(
     nodes = first.size - 1
     guess = first[:nodes].copy()
     node_at = np.zeros(nodes + 1, np.int64)  # the open objects that lead to a column …
-    field_at = np.zeros(nodes + 1, np.int64)  # … and the columns that they are themselves
+    field_at = np.zeros(nodes + 1, np.int64)  # … and the columns that these objects are
     scratch = np.empty(0, np.uint8)
     for i in range(starts.size):
         for f in range(tags.shape[0]):
@@ -160,7 +160,7 @@ def _locate(
             node = node_at[depth]
             child = guess[node]
             size = name_at[child + 1] - name_at[child] if child < field.size else 0
-            # Records of one feed have their keys in the same order: look first at the column that comes next.
+            # Records of a feed mostly have the same key order: try the column that comes next first.
             if size and is_quoted(b, p + 1, end, names, name_at[child], size):
                 p += size + 2
                 guess[node] = child + 1 if child + 1 < first[node + 1] else first[node]
@@ -225,8 +225,8 @@ def _locate(
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """[column, record]: what stands there, and from where to where in the data; of a string without its
-    quotes. What is missing has an empty span. Of a damaged record nothing means anything."""
+    """For [column, record]: the kind of value and its span in the data, without the quotes of a string. A
+    missing value has an empty span. The entries of a damaged record are meaningless."""
 
     tags: Bytes
     starts: Ints
@@ -251,7 +251,7 @@ def locate(data: Bytes, starts: Ints, ends: Ints, paths: Paths) -> Located:
 
 @njit(cache=True, nogil=True)
 def _elements(b: Bytes, starts: Ints, ends: Ints, offsets: Ints, tags: Bytes, froms: Ints, tos: Ints) -> int:
-    """The elements of arrays, as many as there is room for; how many there are."""
+    """The elements of arrays, as many as there is room for; returns how many there are."""
     n = 0
     for i in range(starts.size):
         offsets[i] = n
@@ -289,8 +289,8 @@ def _elements(b: Bytes, starts: Ints, ends: Ints, offsets: Ints, tags: Bytes, fr
 
 
 def elements(b: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Bytes, Ints, Ints]:
-    """What stands in arrays that were proven to be JSON, an empty span being none: where the elements of each
-    begin, and of each element what it is and its span, of a string without its quotes."""
+    """The elements of arrays that are known to be valid JSON (an empty span has none): where those of each
+    array begin, and the kind and the span of each element, without the quotes of a string."""
     offsets = np.empty(starts.size + 1, np.int64)
     none = np.empty(0, np.int64)
     count = _elements(b, starts, ends, offsets, np.empty(0, np.uint8), none, none)
@@ -313,7 +313,7 @@ def _texts(b: Bytes, starts: Ints, ends: Ints, escaped: Bytes, out: Bytes, offse
 
 
 def unescaped(b: Bytes, starts: Ints, ends: Ints, escaped: Bytes) -> tuple[Bytes, Ints]:
-    """The texts of JSON strings one behind the other, and from where to where; never longer than spelled."""
+    """The unescaped strings, concatenated, and where each begins and ends; never longer than the input."""
     out = np.empty(int((ends - starts).sum()), np.uint8)
     offsets = np.empty(starts.size + 1, np.int64)
     _texts(b, starts, ends, escaped, out, offsets)

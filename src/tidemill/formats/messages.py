@@ -1,6 +1,6 @@
-"""The event times of records of several messages, for a chunk at once: only the messages are looked at.
+"""Reads the event times of records that hold several messages, for a chunk at once; only messages are read.
 
-What the time of a message is, only `decide` says; a record whose messages have no certain time is left to it.
+`decide` defines the time of a message; a record whose messages have no certain time is left to it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tidemill.formats.json_core import ARRAY
 from tidemill.formats.locate import locate, paths_of
 from tidemill.formats.plan import MessageRule
 
-# The records were proven to be strict JSON: nothing is left to refuse here.
+# The records are known to be strict JSON, so nothing needs to be refused here.
 _DECODER: Final = json.JSONDecoder(parse_float=Number, parse_int=Number)
 _BETWEEN: Final = re.compile(r"[ \t\n\r,]*")
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """Row by row: the time, whether it was read, and whether there is no message that has one."""
+    """For each row: the time, whether it was read, and whether no message has a time."""
 
     time: Ints
-    told: Mask
+    was_read: Mask
     none: Mask
 
 
 def message_times(rule: MessageRule, chunk: RecordChunk, rows: Ints) -> MessageTimes:
-    """The times that the messages of these rows tell; the rows are proven to be JSON."""
+    """The times of the messages of these rows, which are known to be valid JSON."""
     spans = locate(chunk.data, chunk.starts[rows], chunk.ends[rows], paths_of((rule.column,)))
     found = MessageTimes(
         time=np.zeros(rows.size, np.int64),
-        told=np.zeros(rows.size, np.bool_),
+        was_read=np.zeros(rows.size, np.bool_),
         none=spans.tags[0] != ARRAY,
     )
     for row in np.flatnonzero(~found.none).tolist():
@@ -49,12 +49,12 @@ def message_times(rule: MessageRule, chunk: RecordChunk, rows: Ints) -> MessageT
             continue
         found.none[row] = time is None
         if time is not None:
-            found.time[row], found.told[row] = time, True
+            found.time[row], found.was_read[row] = time, True
     return found
 
 
 def _messages(array: str) -> Iterator[object]:
-    """The elements of a JSON array one by one: mostly the first one decides, and no other is read."""
+    """The elements of a JSON array one by one: usually the first one decides, and no other is read."""
     place = 1
     while True:
         between = _BETWEEN.match(array, place)

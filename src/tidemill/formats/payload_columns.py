@@ -1,7 +1,7 @@
-"""Payloads as typed columns, by the declared schema: `decide` says what a value of a type is.
+"""Payloads as typed columns, by the declared schema; `decide` defines the values of a type.
 
-Integers and decimals are read from their text, never through a float. What a type cannot hold (the schema
-changed since it was accepted) is null and marked, never guessed.
+Integers and decimals are read from their text, never through a float. A value that its type cannot hold,
+because the schema has changed since it was accepted, is null and marked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,19 @@ from tidemill.formats.arrow import string_buffers
 from tidemill.formats.columns import instants, may_round, scaled_numbers, strings, whole_numbers
 from tidemill.formats.decide import Number, instant_in
 from tidemill.formats.declared import Column, declared_column
-from tidemill.formats.json_core import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, NULL, OBJECT, STRING, TRUE
+from tidemill.formats.json_core import (
+    ARRAY,
+    ESCAPED,
+    EXPONENT,
+    FALSE,
+    INTEGER,
+    MINUS,
+    NULL,
+    OBJECT,
+    STRING,
+    TRUE,
+    ZERO,
+)
 from tidemill.formats.locate import Located, Paths, elements, locate, paths_of, unescaped
 from tidemill.model.errors import StorageError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
@@ -38,13 +50,13 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class TypedRows:
-    arrays: Sequence[pa.Array]  # one per column
-    misfits: Sequence[tuple[str, Ints]]  # column and rows, where a value is null because its type is another
-    rounded: Sequence[str] = ()  # columns of decimals of which one may have more digits than the column
+    arrays: Sequence[pa.Array]  # one for each column
+    misfits: Sequence[tuple[str, Ints]]  # column and rows: values that are null since they do not fit
+    rounded: Sequence[str] = ()  # columns that may say less than the texts
 
 
 def columns_named(stream: Stream, names: Iterable[str]) -> Columns:
-    """Some of the declared fields."""
+    """The declared fields with these names."""
     return columns_in([declared_column(stream, name) for name in names])
 
 
@@ -53,32 +65,35 @@ def columns_in(columns: Sequence[Column]) -> Columns:
 
 
 def columns_of(stream: Stream) -> Columns:
-    """What datasets have beside their first columns."""
+    """The declared columns of datasets, which follow the fixed ones."""
     return columns_named(stream, (name for name in stream.fields if name not in LEADING))
 
 
 def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
-    """The declared columns of records that were accepted; StorageError when one is damaged."""
+    """The declared columns of accepted records; StorageError if a record is damaged."""
     if not columns.columns:
         return TypedRows((), ())
     offsets, read_only = string_buffers(payload)
     low, high = int(offsets[0]), int(offsets[-1])
     data = read_only[
         low:high
-    ].copy()  # writable, as the kernels are compiled: a copy costs less than a second set
+    ].copy()  # writable, as kernels are compiled: a copy costs less than compiling for read-only arrays
     ends = offsets.astype(np.int64) - low
     found = locate(data, ends[:-1], ends[1:], columns.paths)
     if found.damaged.any():
-        record = payload[int(np.flatnonzero(found.damaged)[0])].as_py()
-        raise StorageError(
-            f"a payload in raw is no JSON object: {record[:80]!r}",
-            hint="`tidemill repair` sets the damaged part aside and makes it again",
-        )
+        raise damaged_payload(payload[int(np.flatnonzero(found.damaged)[0])].as_py())
     return typed_at(columns, data, found)
 
 
+def damaged_payload(record: str) -> StorageError:
+    return StorageError(
+        f"a payload in raw is no JSON object: {record[:80]!r}",
+        hint="`tidemill repair` sets the damaged part aside and makes it again",
+    )
+
+
 def typed_at(columns: Columns, data: Bytes, found: Located) -> TypedRows:
-    """The same, of values whose places are known."""
+    """The same for values whose positions are known."""
     arrays: list[pa.Array] = []
     misfits: list[tuple[str, Ints]] = []
     rounded: list[str] = []
@@ -89,13 +104,28 @@ def typed_at(columns: Columns, data: Bytes, found: Located) -> TypedRows:
         wrong = values.present & ~fits
         if wrong.any():
             misfits.append((column.name, np.flatnonzero(wrong)))
-        if column.type == "decimal" and may_round(values.data, values.ends, values.tags, column.scale):
+        if _says_less(values, array, column):
             rounded.append(column.name)
     return TypedRows(arrays, misfits, rounded)
 
 
+def _says_less(values: _Values, array: pa.Array, column: Column) -> bool:
+    """Whether a column may have lost a part of what it was made of: digits, or that -0 was an integer."""
+    if column.type == "decimal":
+        return bool(may_round(values.data, values.ends, values.tags, column.scale))
+    if column.items != "float":
+        return False
+    numbers = array.flatten().to_numpy(zero_copy_only=False)
+    if not (np.signbit(numbers) & (numbers == 0)).any():
+        return False
+    is_list = values.tags == ARRAY
+    _, tags, froms, _ = elements(values.data, values.starts[is_list], values.ends[is_list])
+    froms = froms[tags == INTEGER]
+    return bool(((values.data[froms] == MINUS) & (values.data[froms + 1] == ZERO)).any())
+
+
 class _Values:
-    """One column of a run of records: tags, and spans in the data."""
+    """One column of a chunk: tags, and spans in the data."""
 
     def __init__(self, data: Bytes, tags: Bytes, starts: Ints, ends: Ints) -> None:
         self.data = data
@@ -115,7 +145,7 @@ class _Values:
 
 
 def _nulls(fits: Mask) -> tuple[int, pa.Buffer | None]:
-    """How many rows have no value, and the bitmap that says which have one."""
+    """How many rows have no value, and the validity bitmap."""
     missing = fits.size - int(np.count_nonzero(fits))
     return missing, pa.py_buffer(np.packbits(fits, bitorder="little")) if missing else None
 
@@ -144,7 +174,7 @@ def _string(values: _Values, _column: Column) -> tuple[pa.Array, Mask]:
 
 
 def _json(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
-    """JSON text as it stands in the payload."""
+    """The JSON text as it is in the payload."""
     fits = {"object": values.tagged(OBJECT), "array": values.tagged(ARRAY)}.get(column.type, values.present)
     quotes = values.tagged(STRING, ESCAPED).astype(np.int64)
     return _spans(values, fits, values.starts - quotes, values.ends + quotes), fits
@@ -158,12 +188,12 @@ def _boolean(values: _Values, _column: Column) -> tuple[pa.Array, Mask]:
 
 
 def _exact(values: _Values, column: Column) -> tuple[Ints, Mask]:
-    """Integers, or decimals times ten to their scale; 0 where there is none."""
+    """Integers, or unscaled decimals; 0 where there is no value."""
     decimal = column.type == "decimal"
     span = values.data, values.starts, values.ends, values.tags
     numbers, fits = scaled_numbers(*span, column.scale) if decimal else whole_numbers(*span)
     is_number = (values.tags >= INTEGER) & (values.tags <= EXPONENT)
-    for row in np.flatnonzero(is_number & ~fits).tolist():  # the unusual ones, by the definition itself
+    for row in np.flatnonzero(is_number & ~fits).tolist():  # unusual numbers, by the definition
         number = Number(values.text(row))
         value = number.scaled(column.scale) if decimal else number.integer()
         if value is not None:
@@ -180,7 +210,7 @@ def _integer(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
 
 def _decimal(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
     numbers, fits = _exact(values, column)
-    wide = np.empty((numbers.size, 2), np.int64)  # 128 bits, little end first
+    wide = np.empty((numbers.size, 2), np.int64)  # 128 bits, little-endian
     wide[:, 0] = numbers
     wide[:, 1] = numbers >> 63
     missing, bitmap = _nulls(fits)
@@ -189,14 +219,14 @@ def _decimal(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
 
 
 def _float(values: _Values, _column: Column) -> tuple[pa.Array, Mask]:
-    """The nearest double; beyond the largest one that is infinity."""
+    """The nearest double; infinity beyond the largest."""
     fits: Mask = (values.tags >= INTEGER) & (values.tags <= EXPONENT)
     texts = _spans(values, fits, values.starts, values.ends)
     return pc.cast(texts, pa.float64()), fits
 
 
 def _timestamp(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
-    """To the microsecond, as event times are."""
+    """Timestamps to the microsecond, as event times are."""
     is_plain = values.tags == STRING
     starts, ends = np.where(is_plain, values.starts, 0), np.where(is_plain, values.ends, 0)
     times, fits = instants(values.data, starts, ends, column.zone)
@@ -213,7 +243,7 @@ def _timestamp(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
 
 
 def _list(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
-    """A list has its null elements; one with an element of another type is no value of the column."""
+    """Lists with their null elements; a list with an element of another type is not a value of the column."""
     assert column.items is not None
     is_list = values.tags == ARRAY
     starts, ends = np.where(is_list, values.starts, 0), np.where(is_list, values.ends, 0)
@@ -222,7 +252,7 @@ def _list(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
     array, fits = _read(inside, replace(column, type=column.items, items=None))
     wrong = np.append(0, np.cumsum(inside.present & ~fits))
     whole: Mask = is_list & (wrong[offsets[1:]] == wrong[offsets[:-1]])
-    if not whole.all():  # the elements of a list that is none are left out
+    if not whole.all():  # leave out the elements of lists that are not values
         lengths = np.where(whole, np.diff(offsets), 0)
         array = array.filter(pa.array(np.repeat(whole, np.diff(offsets))))
         offsets = np.append(0, np.cumsum(lengths))

@@ -1,4 +1,4 @@
-"""What the kernels need to know of a stream, flat and picklable, so that a task ships no configuration."""
+"""What kernels need to know about a stream, flat and picklable, so that tasks need no configuration."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ class ColumnRule:
     type: str
     required: bool
     scale: int = 0
-    zone: str | None = None  # of timestamps without an offset; None: they are refused
+    zone: str | None = None  # zone of timestamps without an offset; None: those are refused
 
 
 @dataclass(frozen=True, slots=True)
 class TimeRule:
-    """How the event time of a stream is read from what holds its fields."""
+    """How the event time of a stream is read from its fields."""
 
     column: str
     type: str
     parser: Parser | None  # set for parsers that are not built in
-    zone: str | None = None  # of iso8601 times without an offset; None: they are refused
+    zone: str | None = None  # zone of iso8601 times without an offset; None: those are refused
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRule:
-    """Where the messages of a record stand, and the event times of the streams they may be of."""
+    """Where the messages of a record are, and how to read the event times of their streams."""
 
     column: str
     stream: str
@@ -51,7 +51,7 @@ class MessageRule:
 
 @dataclass(frozen=True, slots=True)
 class DeltaRule:
-    """Where a record says what it does to which vector, and how many components that has."""
+    """Where a record names its vector and what it does to it, and how many components that has."""
 
     dimension: int
     id: str
@@ -77,15 +77,15 @@ class ReadPlan:
     skew_past: int | None
     skew_future: int | None
     tolerance: int
-    dimensions: tuple[str, ...]  # what metrics read as it is: d0, d1, … of a chunk
-    measures: tuple[str, ...]  # and as exact numbers: m0, m1, …
+    dimensions: tuple[str, ...]  # read as they are, for metrics: d0, d1, … of a chunk
+    measures: tuple[str, ...]  # read as exact numbers: m0, m1, …
     record_bytes: int
     depth: int
-    sealed_before: int | None = None  # events of an earlier time are refused
+    sealed_before: int | None = None  # events before it are refused
     delta: DeltaRule | None = None  # its records change vectors
     time_zone: str | None = None  # see `TimeRule.zone`
-    located: tuple[str, ...] = ()  # fields whose places in a record are kept: from0, to0, tag0 … of a chunk
-    messages: MessageRule | None = None  # its records hold messages, the first of which with a time tells it
+    located: tuple[str, ...] = ()  # fields whose positions are kept: from0, to0, tag0 … of a chunk
+    messages: MessageRule | None = None  # for records of messages: the first with a time gives the time
 
     @property
     def gated(self) -> bool:
@@ -96,12 +96,12 @@ class ReadPlan:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column a kernel looks at: all declared fields, each once."""
+        """All columns that a kernel reads: the declared fields, each once."""
         return tuple(rule.name for rule in self.rules)
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Columns whose values are read, not only their kind; numbers always, to see whether they fit."""
+        """Columns whose values are read, not only their kind; always numbers, to check that they fit."""
         used = {
             *self.identity,
             *self.dimensions,
@@ -173,7 +173,8 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
 
 
 def reading_of(stream: Stream, limits: Limits) -> str:
-    """A name for how records of a stream are read: all that decides their outcome and the columns of raw."""
+    """Identifies how records of a stream are read: everything that their outcome and the columns of raw
+    depend on."""
     plan = plan_for(stream, limits)
     said = [
         [{key: said for key, said in asdict(rule).items() if said is not None} for rule in plan.rules],

@@ -1,7 +1,7 @@
-"""JSON records that are arrays of values, made objects by the names of their places; arrays inside objects.
+"""Makes objects of JSON records that are arrays of values, by declared names; finds arrays inside objects.
 
-Values are copied as they stand: a number keeps its digits, a string its escapes. It never drops a record: an
-array with more or fewer values than there are names is handed on as it is, for the gate to reject.
+Values are copied as they are: a number keeps its digits, a string its escapes. No record is dropped: an array
+with more or fewer values than names is passed on unchanged, for the gate to reject.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def named(chunks: Iterator[RecordChunk], columns: Sequence[str]) -> Iterator[RecordChunk]:
-    """The same records; those that are arrays become objects with these keys, in canonical order."""
+    """The same records; arrays become objects with these keys, in canonical order."""
     order = np.array(sorted(range(len(columns)), key=lambda place: columns[place]), np.int64)
     keys = [f"{quoted(columns[place])}:".encode() for place in order]
     text = np.frombuffer(bytearray(b"".join(keys)), np.uint8)
@@ -46,7 +46,7 @@ def named(chunks: Iterator[RecordChunk], columns: Sequence[str]) -> Iterator[Rec
 
 
 def inside(data: Bytes, path: Sequence[str]) -> tuple[int, int]:
-    """Where in the object that `data` is `path` leads to: from, to. All of it when it leads nowhere."""
+    """The start and the end of the value at `path` in the object `data`; of all of it if there is none."""
     low, high = 0, int(data.size)
     for key in path:
         start, end = _member(data[low:high], np.frombuffer(bytearray(quoted(key).encode()), np.uint8))
@@ -60,7 +60,7 @@ def inside(data: Bytes, path: Sequence[str]) -> tuple[int, int]:
 def _objects(
     b: Bytes, starts: Ints, ends: Ints, order: Ints, keys: Bytes, key_ends: Ints
 ) -> tuple[Bytes, Ints]:
-    """The records one after another, and where each starts, with the end of the last."""
+    """The records concatenated, and where each begins, with the end of the last."""
     width = order.size
     froms = np.empty(width, np.int64)
     tos = np.empty(width, np.int64)
@@ -96,7 +96,7 @@ def _objects(
 
 @njit(cache=True, nogil=True)
 def _values(b: Bytes, start: int, end: int, froms: Ints, tos: Ints) -> int:
-    """Where the values of the array b[start:end] stand, and how many; -1: no array, or more than fit."""
+    """The spans of the values of the array b[start:end], and their number; -1: no array, or too many."""
     if end - start < 2 or byte_at(b, start) != OPEN_BRACKET or byte_at(b, end - 1) != CLOSE_BRACKET:
         return -1
     n = 0
@@ -116,7 +116,7 @@ def _values(b: Bytes, start: int, end: int, froms: Ints, tos: Ints) -> int:
 
 @njit(cache=True, nogil=True)
 def _member(b: Bytes, key: Bytes) -> tuple[int, int]:
-    """Where the value of the first member with this key (in quotes) stands; (0, 0) when there is none."""
+    """The span of the value of the first member with this key (in quotes); (0, 0) if there is none."""
     end = b.size
     p = skip_space(b, 0, end)
     if p >= end or byte_at(b, p) != OPEN_BRACE:

@@ -1,6 +1,6 @@
-"""Columns of a chunk of records: the plain ones in bulk, the unusual ones one by one through `decide`.
+"""Reads the columns of a chunk of records: plain records in bulk, unusual ones one by one through `decide`.
 
-What comes out does not depend on which way a record took; the tests hold one way against the other.
+The result does not depend on which way a record took; tests compare the two.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 
 _TAGS_OF_TYPE = {
     "string": (STRING, ESCAPED),
-    "integer": (INTEGER, FRACTION, EXPONENT),  # 7.0 is one; whether a fraction is, is seen when it is read
+    "integer": (INTEGER, FRACTION, EXPONENT),  # 7.0 is an integer; other fractions are refused later
     "decimal": (INTEGER, FRACTION, EXPONENT),
     "float": (INTEGER, FRACTION, EXPONENT),
     "boolean": (TRUE, FALSE),
@@ -52,14 +52,14 @@ _TAGS_OF_TYPE = {
     "array": (ARRAY,),
     "any": (STRING, ESCAPED, INTEGER, FRACTION, EXPONENT, TRUE, FALSE, OBJECT, ARRAY),
 }
-NOT_LOCATED = 255  # in place of a tag, of a record that the scanner left to `decide`
-_EVENT_TYPE = ""  # among the texts by column: no column has this name
+NOT_LOCATED = 255  # in place of a tag: the scanner left the record to `decide`
+_EVENT_TYPE = ""  # key among the texts by column: no column has an empty name
 REJECTS = pa.schema(
     [
         ("row", pa.int32()),
         ("reason", pa.string()),
         ("detail", pa.string()),
-        ("tenant", pa.string()),  # null where it cannot be told
+        ("tenant", pa.string()),  # null if unknown
         ("start", pa.int64()),
         ("end", pa.int64()),
     ]
@@ -69,11 +69,11 @@ REJECTS = pa.schema(
 @dataclass(frozen=True, slots=True)
 class ReadChunk:
     columns: pa.Table  # the valid records, in order
-    refused: pa.Table  # the others, with why
+    refused: pa.Table  # the others, with the reason
 
 
 def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
-    """Columns of the valid records: the plain ones in bulk, the unusual ones by `decide`."""
+    """The columns of the valid records, and the refused ones with the reason."""
     found = scan(chunk.data, chunk.starts, chunk.ends, plan.columns, plan.kept, plan.depth)
     bulk = _Bulk(plan, chunk, found, arrival)
     fast = bulk.read()
@@ -85,15 +85,15 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
     refused: list[tuple[int, str, str, str | None, int, int]] = []
     for row in rows.tolist():
         start, end = int(chunk.starts[row]), int(chunk.ends[row])
-        # An over-long record is told by its length alone; its bytes need not be copied.
+        # An over-long record is refused by its length alone; its bytes need not be copied.
         fits = end - start <= plan.record_bytes
         record = chunk.data[start:end].tobytes() if fits else bytes(end - start)
-        verdict = decide(record, plan, arrival)
-        if isinstance(verdict, RefusedRecord):
+        decision = decide(record, plan, arrival)
+        if isinstance(decision, RefusedRecord):
             place = start + chunk.base, end + chunk.base
-            refused.append((row, verdict.reason.value, verdict.detail, verdict.tenant, *place))
+            refused.append((row, decision.reason.value, decision.detail, decision.tenant, *place))
         else:
-            decided.append(verdict)
+            decided.append(decision)
             decided_rows.append(row)
     columns = fast
     if decided:
@@ -126,7 +126,7 @@ class _Bulk:
         return self.found.tags[self.plan.columns.index(name)]
 
     def _span(self, name: str, rows: Ints) -> tuple[Bytes, Ints, Ints]:
-        """The text of a column, and from where to where the rows have theirs in it."""
+        """The text of a column, and the start and the end of each row's value in it."""
         slot = self.plan.kept.index(name)
         start, end = self.found.spans[:, slot]
         return self.found.texts[slot], start[rows], end[rows]
@@ -142,12 +142,12 @@ class _Bulk:
         time, keep = self._time(rows)
         numbers: dict[str, Ints] = {}
         used = {*self.plan.dimensions, *self.plan.measures}
-        read = self.plan.time_column if self.plan.messages is None else None  # as a time, in every record
+        read = self.plan.time_column if self.plan.messages is None else None  # read as a time in every record
         for rule in self.plan.rules:
             if rule.type not in ("integer", "decimal"):
                 continue
             if (rule.name, rule.type) == (read, "integer") and rule.name not in used:
-                continue  # an integer that is a time in range is also one of 64 bits
+                continue  # an integer that is a time in range fits 64 bits
             if rule.name in used:
                 numbers[rule.name], exact = self._number(rule.name, rule.type, rule.scale, rows)
             else:
@@ -166,7 +166,7 @@ class _Bulk:
         return self._table(rows, ids, tenant, time, texts, numbers)
 
     def _check_types(self) -> None:
-        """Only tags are looked at: what is missing, null or of another kind."""
+        """Check the kinds of values by their tags: missing, null or of another type."""
         plan = self.plan
         needed = {*plan.identity, *plan.dimensions, plan.tenant_column, plan.type_column, plan.time_column}
         for index, rule in enumerate(plan.rules):
@@ -220,7 +220,7 @@ class _Bulk:
     def _tenant(
         self, ids: pa.Array, rows: Ints, texts: dict[str, pa.Array]
     ) -> tuple[pa.Array, pa.Array, Ints, dict[str, pa.Array]]:
-        """Tenant, event type and string dimensions, dictionary-encoded; and the rules on the first two."""
+        """Tenant, event type and string dimensions, dictionary-encoded; with the rules on the first two."""
         plan = self.plan
         keep = np.ones(rows.size, np.bool_)
         if plan.tenant_column is None:
@@ -251,7 +251,7 @@ class _Bulk:
         present = self._tags(name)[rows] == STRING
         if present.all():
             return coded_strings(*self._span(name, rows))
-        coded = coded_strings(*self._span(name, rows))  # what is absent has an empty span
+        coded = coded_strings(*self._span(name, rows))  # a missing value has an empty span
         return pa.DictionaryArray.from_arrays(
             pc.if_else(pa.array(present), coded.indices, pa.scalar(None, pa.int32())), coded.dictionary
         )
@@ -277,15 +277,15 @@ class _Bulk:
         found = message_times(rule, self.chunk, rows)
         if self.plan.time_column is not None and found.none.any():
             own = self._column_time(rows[found.none], self.plan.time_column)
-            found.time[found.none], found.told[found.none] = own
-        return found.time, found.told
+            found.time[found.none], found.was_read[found.none] = own
+        return found.time, found.was_read
 
     def _column_time(self, rows: Ints, column: str) -> tuple[Ints, Mask]:
         plan = self.plan
         text, start, end = self._span(column, rows)
         tags = self._tags(column)[rows]
         if plan.time_parser is not None:
-            return np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_)  # each by `decide`
+            return np.zeros(rows.size, np.int64), np.zeros(rows.size, np.bool_)  # each is left to `decide`
         if plan.time_type == "iso8601":
             is_text = tags == STRING
             return instants(text, np.where(is_text, start, 0), np.where(is_text, end, 0), plan.time_zone)
@@ -314,7 +314,8 @@ class _Bulk:
         return exact | (tags == MISSING) | (tags == NULL)
 
     def _surely_fits(self, name: str, kind: str, scale: int, rows: Ints) -> Mask:
-        """A number nobody keeps: told by its length alone, and read only when that does not tell."""
+        """Whether a number that is not kept fits its type: by its length, and read only if that is not
+        enough."""
         tags = self._tags(name)[rows]
         _, start, end = self._span(name, rows)
         short = end - start <= SAFE_DIGITS - scale
@@ -355,7 +356,7 @@ class _Bulk:
         return pa.table(columns | self._located(rows))
 
     def _located(self, rows: Ints) -> dict[str, pa.Array]:
-        """Where the values of fields stand in their records."""
+        """The positions of the values of fields in their records."""
         lengths = self.chunk.ends - self.chunk.starts
         narrow = np.uint16 if int(lengths.max(initial=0)) < 1 << 16 else np.int32
         found: dict[str, pa.Array] = {}

@@ -1,7 +1,7 @@
-"""One pass over the bytes of a chunk: proves records to be plain JSON objects, notes what stands in the
+"""One pass over the bytes of a chunk: checks that records are plain JSON objects, notes the values of the
 declared columns, and hashes the content.
 
-It never rejects anything: a record it cannot prove is left to `decide`, which knows rules and reasons.
+It rejects nothing: a record that it cannot prove valid is left to `decide`, which has all rules and reasons.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints, Offsets, Words
 
 MAX_DEPTH: Final = 64
-_MAX_KEYS: Final = 512  # open keys of one record that are checked for repeats; more goes to `decide`
-_POWER_DIGITS: Final = 9  # of an exponent; more goes to `decide`
+_MAX_KEYS: Final = 512  # open keys of a record that are checked for repeats; more goes to `decide`
+_POWER_DIGITS: Final = 9  # digits of an exponent; a number with more goes to `decide`
 _REMEMBERED: Final = 64  # keys of the last record that the next one is compared with
 
 
@@ -83,14 +83,11 @@ def _follows(b: Bytes, p: int, end: int, key: int, size: int) -> bool:
 
 
 @njit(cache=True, inline="always")
-def _number_hash(b: Bytes, p: int, end: int, tag: int) -> tuple[bool, uint64]:
-    """The hash of the value of a number, however it is spelled; False when its exponent is very long."""
-    negative = byte_at(b, p) == MINUS
-    if negative:
-        p += 1
-    acc = uint64(0)
-    zeros = 0  # zeros seen since the last significant digit
-    significant = False
+def _digits_hash(
+    b: Bytes, p: int, end: int, acc: uint64, zeros: int, significant: bool
+) -> tuple[int, uint64, int, bool]:
+    """Add the digits at p to the hash. Gives where they end, the hash, the count of zeros since the last
+    significant digit, and whether there was a significant one."""
     while p < end and is_digit(byte_at(b, p)):
         d = byte_at(b, p) - 48
         if d == 0:
@@ -102,21 +99,20 @@ def _number_hash(b: Bytes, p: int, end: int, tag: int) -> tuple[bool, uint64]:
             acc = digit(acc, d)
             significant = True
         p += 1
+    return p, acc, zeros, significant
+
+
+@njit(cache=True, inline="always")
+def _number_hash(b: Bytes, p: int, end: int, tag: int) -> tuple[bool, uint64]:
+    """The hash of the value of a number, however it is spelled; False if its exponent is very long."""
+    negative = byte_at(b, p) == MINUS
+    if negative:
+        p += 1
+    p, acc, zeros, significant = _digits_hash(b, p, end, uint64(0), 0, False)
     exponent = 0
     if tag != INTEGER and byte_at(b, p) == POINT:
         point = p
-        p += 1
-        while p < end and is_digit(byte_at(b, p)):
-            d = byte_at(b, p) - 48
-            if d == 0:
-                zeros += significant
-            else:
-                for _ in range(zeros):
-                    acc = digit(acc, 0)
-                zeros = 0
-                acc = digit(acc, d)
-                significant = True
-            p += 1
+        p, acc, zeros, significant = _digits_hash(b, p + 1, end, acc, zeros, significant)
         exponent = point + 1 - p
     exponent += zeros
     if tag == EXPONENT:
@@ -135,7 +131,7 @@ def _number_hash(b: Bytes, p: int, end: int, tag: int) -> tuple[bool, uint64]:
 def _keep(
     b: Bytes, start: int, end: int, slot: int, i: int, room: int, texts: Bytes, spans: Ints, filled: Ints
 ) -> None:
-    """Copies the text of a kept column of record i behind those of the records before it."""
+    """Append the text of a kept column of record i to those of the records before it."""
     spans[0, slot, i] = filled[slot]
     copy_bytes(b, start, end, texts, slot * room + filled[slot])
     filled[slot] += end - start
@@ -164,17 +160,17 @@ def _scan(
         longest = max(longest, ends[i] - starts[i])
     scratch = np.empty(longest + 8, np.uint8)
     seen = np.empty(_MAX_KEYS, np.uint64)  # key hashes of the open objects
-    first = np.empty(max_depth + 2, np.int64)  # where those of each depth begin
+    first = np.empty(max_depth + 2, np.int64)  # where those of each depth begin in `seen`
     is_object = np.empty(max_depth + 2, np.bool_)
     total = np.empty(max_depth + 2, np.uint64)  # hash of each open container so far
-    key = np.empty(max_depth + 2, np.uint64)  # hash of the key each open object stands at
+    key = np.empty(max_depth + 2, np.uint64)  # hash of the current key of each open object
     path = np.empty(max_depth + 2, np.uint64)  # hash of the path to it; 0 inside arrays
     last_key = np.empty(_REMEMBERED, np.int64)
     last_size = np.empty(_REMEMBERED, np.int64)
     last_hash = np.empty(_REMEMBERED, np.uint64)
     remembered = 0
     kept = spans.shape[1]
-    room = texts.size // kept if kept else 0  # of each kept column in `texts`
+    room = texts.size // kept if kept else 0  # bytes for each kept column in `texts`
     filled = np.zeros(kept, np.int64)
     guess = 0
     for i in range(starts.size):
@@ -202,7 +198,7 @@ def _scan(
                 if c != QUOTE:
                     break
                 s = p + 1
-                # Records of one feed have their keys in the same order: look first at the last record's.
+                # Records of a feed mostly have the same key order: compare with the last record's key first.
                 if total_keys < remembered and _follows(
                     b, s, end, last_key[total_keys], last_size[total_keys]
                 ):
@@ -319,7 +315,7 @@ def _scan(
                 first[depth] = nkeys
                 if c == OPEN_BRACE:
                     state = KEY_OR_END
-                    # The members of an object in an array have no path: an array fans out, a column does not.
+                    # The members of an object in an array have no path: columns do not lead through arrays.
                     if depth > 1 and not is_object[depth - 1]:
                         path[depth - 1] = uint64(0)
                 else:
@@ -333,7 +329,7 @@ def _scan(
                 value = closed(uint64(0), seed)
                 if field >= 0:
                     tags[field, i] = tag
-            # A whole value has been read: add it to the container it stands in.
+            # A whole value has been read: add it to its container.
             if depth == 0:
                 break
             field = -1
@@ -347,19 +343,19 @@ def _scan(
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What the scan found; row i is record i. Only rows with `proven` set mean anything."""
+    """The result of a scan; row i is record i. Only rows with `proven` set are meaningful."""
 
     proven: Bytes  # 1: a plain JSON object
-    tags: Bytes  # [column, record]: what stands there
-    texts: Bytes  # [kept column]: its plain strings and numbers, one right behind the other
-    spans: Ints  # [2, kept column, record]: from and to in its text
+    tags: Bytes  # [column, record]: the kind of value
+    texts: Bytes  # [kept column]: its plain strings and numbers, concatenated
+    spans: Ints  # [2, kept column, record]: start and end in its text
     froms: Offsets  # [column, record]: where its string (without quotes) or number begins in the record …
     tos: Offsets  # … and ends
     content: Words  # hash of the object
 
 
 def path_hash(column: str) -> int:
-    """How the scanner knows a column, dots being steps into nested objects."""
+    """The hash by which the scanner knows a column; dots are steps into nested objects."""
     result = np.uint64(0)
     for step in column.split("."):
         result = mix(np.uint64((int(result) + hash_bytes(step.encode(), SEED_KEY)) & ((1 << 64) - 1)))

@@ -1,6 +1,6 @@
-"""Where the records of a buffer start and end: lines, or the elements of a JSON array.
+"""Finds where the records of a buffer start and end: lines, or the elements of a JSON array.
 
-Only line ends, brackets and strings are looked at, so that one bad record does not hide its neighbours.
+Only line ends, brackets and strings are considered, so that one bad record does not hide its neighbours.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _line_ends(b: Bytes, start: int, stop: int, found: Ints) -> int:
 @njit(cache=True, nogil=True)
 def split_lines(b: Bytes, start: int, stop: int) -> tuple[Ints, Ints]:
     """Starts and ends of the non-blank lines of b[start:stop], without line ends."""
-    found = np.empty((stop - start) // 64 + 16, np.int64)  # most records are longer than that
+    found = np.empty((stop - start) // 64 + 16, np.int64)  # most records are longer
     n = _line_ends(b, start, stop, found)
     if n > found.size:
         found = np.empty(n, np.int64)
@@ -78,7 +78,7 @@ def split_lines(b: Bytes, start: int, stop: int) -> tuple[Ints, Ints]:
 def split_array(b: Bytes) -> tuple[Ints, Ints]:
     """Starts and ends of the elements of a top-level JSON array; anything else is one record.
 
-    Only brackets and strings are looked at, so that one bad element does not hide its neighbours.
+    Only brackets and strings are considered, so that one bad element does not hide its neighbours.
     """
     starts = np.empty(16, np.int64)
     ends = np.empty(16, np.int64)
@@ -90,11 +90,11 @@ def split_array(b: Bytes) -> tuple[Ints, Ints]:
         p += 1
     while p < last and not done:
         stop = item_end(b, p, last)
-        while stop < last and byte_at(b, stop) == CLOSE_BRACE:  # one too many: it spoils its own element only
+        while stop < last and byte_at(b, stop) == CLOSE_BRACE:  # a brace too many spoils only its own element
             stop = item_end(b, stop + 1, last)
         done = stop < last and byte_at(b, stop) == CLOSE_BRACKET
         start = skip_space(b, p, stop)
-        if start < stop or not done:  # nothing is left before the bracket of `[]` and of `[1,]`
+        if start < stop or not done:  # nothing precedes the bracket in `[]` and `[1,]`
             starts, ends = _with_room(starts, ends, n)
             starts[n] = start
             ends[n] = trim_space(b, start, stop)

@@ -1,7 +1,7 @@
-"""What is done, when a warehouse is opened, about landings that a crash interrupted.
+"""Finishes or undoes landings that a crash interrupted, when a warehouse is opened.
 
-Bytes that have their final name are never deleted unless the ledger holds the same slice elsewhere;
-temporaries, which nobody was told about, are. Live landings of other processes are left alone.
+Bytes with their final name are never deleted unless the ledger has the same slice elsewhere; temporary files,
+which were never acknowledged, are. Live landings of other processes are left alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tidemill.formats.stored_slice import content_size
 from tidemill.ingest.flight import LandingNote, notes_of
 from tidemill.ingest.log import LandingLog
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import local_copy, on_disk
 from tidemill.storage.files import make_folder, storage_errors, sync_folder
 from tidemill.storage.state.protocol import Ledger
 
@@ -33,12 +35,13 @@ class Adopted:
 
     entered: tuple[SliceEntry, ...]  # whole slices of a dead process, now in the ledger
     removed: tuple[str, ...]  # temporaries, and copies of slices that the ledger has elsewhere
-    set_aside: tuple[str, ...]  # slices nobody knows: never acknowledged, kept under slices/_orphans
+    # Slices that are not in the ledger: never acknowledged, kept under slices/_orphans.
+    set_aside: tuple[str, ...]
 
 
 def has_landings(warehouse: Path) -> bool:
-    """Slices have landed: if there is no state, it is gone, and a new, empty one must not be made. The log
-    may be gone as well."""
+    """Whether slices have landed: if there is no state, it is lost, and a new, empty one must not be made.
+    The log may be lost as well."""
     log_files = (layout.slice_log, layout.slice_log_copy)
     return any(path(warehouse, layout.LANDINGS).exists() for path in log_files) or any(
         _FINAL.fullmatch(path.name) for path in layout.slices(warehouse).glob("*/*/*")
@@ -46,7 +49,7 @@ def has_landings(warehouse: Path) -> bool:
 
 
 def unnoted_slices(warehouse: Path) -> Iterator[Path]:
-    """Slices with their final name, but those of landings that are under way or that a crash interrupted."""
+    """Slices with their final name, without those of landings in progress or interrupted by a crash."""
     files = list(_files(warehouse))
     with notes_of(warehouse) as notes:
         named = {new.path for note in notes for new in note.slices}
@@ -64,8 +67,8 @@ def adopt(
     fault: Callable[[str, StorageError], None] | None = None,
 ) -> Adopted:
     """Finish or undo what dead processes left. Cheap: it looks only where one is known to have worked.
-    `thorough` looks at every slice file: what a power cut may leave without a note. Trouble with the folder
-    of one stream is told to `fault`, and the others go on; without it, it is raised."""
+    `thorough` looks at every slice file: a power cut may leave some without a note. An error with the folder
+    of one stream is passed to `fault`, and the others continue; without it, it is raised."""
     landings = LandingLog(warehouse)
     if not layout.slices(warehouse).is_dir():
         return Adopted((), (), ())
@@ -87,14 +90,15 @@ def adopt(
                     raise
                 fault(note.folder.parent.name, error)  # slices/<stream>/<day>
         if thorough:
-            swept, kept = _sweep(warehouse, state, files, [note for note in notes if note.alive])
+            with landings.settled(state):
+                swept, kept = _sweep(warehouse, state, files, [note for note in notes if note.alive])
             removed += swept
             set_aside += kept
     return Adopted(tuple(entered), tuple(removed), tuple(set_aside))
 
 
 def adopt_for(warehouse: Path, state: Ledger, streams: Collection[str]) -> Adopted:
-    """Call `adopt` for these streams. Trouble with the folder of another stream is only logged."""
+    """Call `adopt` for these streams. Errors with the folders of other streams are only logged."""
 
     def fault(stream: str, error: StorageError) -> None:
         if stream in streams:
@@ -122,7 +126,7 @@ def _orphans(warehouse: Path, state: Ledger, note: LandingNote) -> list[NewSlice
 
 def _clear(warehouse: Path, state: Ledger, note: LandingNote) -> list[str]:
     removed: list[str] = []
-    for path in sorted(note.folder.glob(f".{note.token}-*.tmp")) if note.folder else ():
+    for path in sorted(on_disk(note.folder).glob(f".{note.token}-*.tmp")) if note.folder else ():
         removed.append(_remove(warehouse, path))
     for new in note.slices:
         if _is_copy(warehouse, state, new.id, warehouse / new.path):
@@ -134,8 +138,9 @@ def _clear(warehouse: Path, state: Ledger, note: LandingNote) -> list[str]:
 def _sweep(
     warehouse: Path, state: Ledger, files: Iterable[Path], alive: Iterable[LandingNote]
 ) -> tuple[list[str], list[str]]:
-    """Look at files that were listed before the notes were read: a live landing notes a slice before it
-    names it, so a listed file without a note is either in the ledger by now or nobody's."""
+    """Look at files that were listed before the notes were read: a live landing notes a slice before it names
+    it, so a listed file without a note is either in the ledger by now or belongs to no landing here. Landings
+    on other machines find out when they want to enter it: the caller must hold the lock of the log."""
     tokens = {note.token for note in alive}
     named = {new.path for note in alive for new in note.slices}
     removed: list[str] = []
@@ -179,6 +184,6 @@ def _remove(warehouse: Path, path: Path) -> str:
 
 def _size(path: Path) -> int | None:
     try:
-        return path.stat().st_size
+        return content_size(local_copy(path))
     except FileNotFoundError:
         return None

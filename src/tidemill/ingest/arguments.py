@@ -30,8 +30,9 @@ def bounds(
     return declared_bounds(stream, start, end, many=many)
 
 
-def format_of(stream: Stream, wanted: str | Format | None) -> Format | None:
-    """Return the format of a slice: as requested, else as its stream declares it; None to recognise it."""
+def format_of(stream: Stream, wanted: str | Format | None, *, where: str = "") -> Format | None:
+    """Return the format of a slice: as requested, else as its stream declares it; None to recognise it.
+    `where` names the request's field in the error."""
     chosen = wanted or stream.format
     if chosen == "auto":
         return None
@@ -39,5 +40,7 @@ def format_of(stream: Stream, wanted: str | Format | None) -> Format | None:
         return Format(chosen)
     except ValueError:
         raise InputError(
-            f"there is no format {chosen!r}", hint=f"formats: auto, {', '.join(f.value for f in Format)}"
+            f"there is no format {chosen[:40]!r}",
+            where=where,
+            hint=f"formats: auto, {', '.join(f.value for f in Format)}",
         ) from None

@@ -8,7 +8,7 @@ from tidemill.config import Stream
 from tidemill.model.errors import InputError
 from tidemill.model.time import Interval, format_duration, has_offset, parse_instant
 
-MAX_WINDOWS: Final = 100_000  # that one slice may touch, once somebody said so: at 1h, more than 11 years
+MAX_WINDOWS: Final = 100_000  # that one slice may touch, with confirmation: at 1h, more than 11 years
 
 
 class TooManyWindowsError(InputError):

@@ -18,7 +18,7 @@ from tidemill.ingest.bounds import parse_bound
 from tidemill.model.errors import InputError
 from tidemill.model.time import Interval, iso_duration, parse_duration
 
-MAX_BYTES: Final = 1 << 20  # of a command: what it names may be large, it is not
+MAX_BYTES: Final = 1 << 20  # of a command: the object it names may be large, the command is not
 _COMMAND: Final = ("id", "metadata", "payload_location", "start_time", "end_time")
 _DATASET: Final = (
     "name",
@@ -159,7 +159,7 @@ def _parse(text: bytes, where: str) -> dict[str, object]:
         raise InputError(f"has {len(text)} bytes, which is no command", where=where, hint=hint)
     try:
         found = json.loads(text, parse_constant=_no_number)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair cannot be encoded
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON: {error}", where=where, hint=hint) from None
     if not isinstance(found, dict):

@@ -1,8 +1,8 @@
-"""The log of declarations `slices/declarations.ndjson`: one durable line for each time that the rollups of a
-stream were made for metrics declared otherwise than before.
+"""The log of declarations `slices/declarations.ndjson`: one durable line each time the rollups of a stream
+were made for metrics that are declared differently.
 
-Tiles that raw is gone for stay as they were made then; the log says for which declarations that was, so that
-an answer can say from when on a metric counts. Lines are never removed.
+Tiles whose raw has expired stay as they were; the log records the declarations they were made for, so that
+answers can say from when on a metric counts. Lines are never removed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tidemill.storage.state.protocol import Logs
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """From this instant on all tiles are made for these metrics, except those before `sealed`, whose raw
-    is gone."""
+    """From this instant on all tiles are made for these metrics, except those before `sealed`, whose raw has
+    expired."""
 
     stream: str
     metrics: Mapping[str, DeclaredMetric]
@@ -40,8 +40,8 @@ class DeclarationLog:
         self._seen: tuple[int, int] | None = None
 
     def of(self, stream: str) -> Sequence[Declaration]:
-        """Those of a stream, in order; the last one is what its tiles are made for. While the file is
-        damaged, as the state has them."""
+        """The declarations of a stream, in order; its tiles are made for the last one. While the file is
+        damaged, from the copy in the state."""
         try:
             return self._of(stream)
         except DamageError:
@@ -68,7 +68,7 @@ class DeclarationLog:
         known = self.of(stream)
         if known and known[-1].metrics == metrics:
             return
-        with self._file.locked():
+        with self._file.locked(self._state):
             tail = self._file.tail(self._state.log_head(self._file.name))
             line = _text(Declaration(stream, metrics, sealed, now))
             self._file.append([line], tail, "record the declaration")

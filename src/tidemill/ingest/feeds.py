@@ -1,7 +1,7 @@
-"""Lands the slices of request/response feeds: each entry that a raw manifest calls complete, once.
+"""Lands the slices of request/response feeds: each entry that a raw manifest lists as complete, once.
 
-The ledger alone says what has landed; what a process remembers only saves work and can be lost. Nothing is
-ever written to the feed.
+The ledger alone says what has landed; what a process remembers only saves work. Nothing is ever written to
+the feed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
+from tidemill.formats.stored_slice import file_digest
 from tidemill.ingest import arguments
 from tidemill.ingest.bounds import check_bounds
-from tidemill.ingest.landing import Landed, LandedMany, Offered, Refused, content_digest
+from tidemill.ingest.landing import Landed, LandedMany, Offered, Refused
 from tidemill.ingest.manifests import (
     FILE_NAME,
     MAX_BYTES,
@@ -40,19 +41,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNREADABLE: Final = "unreadable"  # how manifests are counted that cannot be read
-AT_ONCE: Final = 4096  # slices that a round lands of one manifest; then what has landed is accepted
+UNREADABLE: Final = "unreadable"  # status under which unreadable manifests are counted
+AT_ONCE: Final = 4096  # slices that a round lands from one manifest; then what has landed is accepted
 _PAGE: Final = 1000  # entries of the ledger that are read at once
 _REPORTED: Final = 20  # mistakes of one manifest that are logged, each once
 _STAYS: Final = "a sealed slice stays as it is: retract it, which reopens its hash, or use another hash"
 
 FileVersion = tuple[int, int, int]  # of a file: changed when, bytes, inode
-_NEVER: Final[FileVersion] = (0, 0, 0)  # the mark of no file, so that it is looked at again
+_NEVER: Final[FileVersion] = (0, 0, 0)  # the version of no file, so that it is read again
 
 
 @dataclass(frozen=True, slots=True)
 class Sourced:
-    """What became of the slices of manifests."""
+    """The outcome for the slices of manifests."""
 
     done: LandedMany
     sealed: int = 0  # that had been landed before
@@ -77,6 +78,18 @@ class _Seen:
     version: FileVersion
     left: Mapping[Path, FileVersion | None]  # responses that could not be landed, as they were then
     reported: frozenset[str]  # what was logged about it
+
+
+@dataclass(slots=True)
+class _SortedSlices:
+    """The slices of a manifest, by what is to be done with them."""
+
+    refused: list[Refused]
+    offered: list[Offered] = field(default_factory=list)  # to land
+    empty: list[RawSlice] = field(default_factory=list)  # to land without rows
+    left: dict[Path, FileVersion | None] = field(default_factory=dict)  # responses to look at again
+    waiting: Counter[str] = field(default_factory=Counter)  # by status
+    sealed: int = 0  # landed before
 
 
 class ResponseError(InputError):
@@ -180,7 +193,7 @@ class Sources:
             log.warning("%s: and %d more", path, len(new) - _REPORTED, extra={"stream": stream.name})
         key = stream.name, path
         if any(one.error.retry is Retry.LATER for one in refused):
-            self._seen.pop(key, None)  # the storage was in the way: the next round tries again
+            self._seen.pop(key, None)  # a storage error: the next round tries again
         else:
             self._seen[key] = _Seen(version, left, frozenset(said))
 
@@ -193,43 +206,15 @@ class Sources:
         most: int | None = None,
         progress: Callable[[], None] | None = None,
     ) -> tuple[Sourced, FileVersion, Mapping[Path, FileVersion | None]]:
-        """Land what is complete, the `most` oldest; the manifest as it was read, and the responses that had
-        to be left."""
+        """Land what is complete, the `most` oldest; returns the manifest as it was read, and the responses
+        that were left."""
         now = self._warehouse.arrival(now)
         manifest, version = _read(path)
         known = self._known(stream.name)
-        refused = [Refused(error.where, error) for error in manifest.wrong]
-        folder = path.absolute().parent
-        offered: list[Offered] = []
-        left: dict[Path, FileVersion | None] = {}
-        waiting = Counter[str]()
-        sealed = 0
-        quiet: list[RawSlice] = []
-        for one in manifest.slices:
-            before = known.get(one.hash)
-            if before is not None and self._is_reopened(stream.name, one, before, folder):
-                before = None
-            try:
-                if before is not None:
-                    sealed += 1
-                    if before.retracted:
-                        left[folder / one.response] = _version(folder / one.response)
-                    if one.status is RawStatus.OK:
-                        self._check_unchanged(stream.name, one, before, folder)
-                elif one.status is RawStatus.OK:
-                    offered.append(_offer(stream, manifest, one, folder))
-                elif one.status is RawStatus.EMPTY and one.declared and stream.aggregation_span is not None:
-                    check_bounds(stream, one.declared)
-                    quiet.append(one)
-                else:
-                    waiting[one.status] += 1
-            except InputError as error:
-                refused.append(Refused(one.hash, error))
-                if before is None:
-                    waiting[RawStatus.FAILED if isinstance(error, ResponseError) else RawStatus.OK] += 1
-                    left[folder / one.response] = _version(folder / one.response)
-        oldest_first = sorted(offered, key=lambda one: (one.declared.start, one.name))
-        if most is not None and len(offered) > most:
+        sorting = self._sort(stream, manifest, known, path.absolute().parent)
+        left, waiting = sorting.left, sorting.waiting
+        oldest_first = sorted(sorting.offered, key=lambda one: (one.declared.start, one.name))
+        if most is not None and len(oldest_first) > most:
             version = _NEVER
         done = self._warehouse.landing.land_offered(
             stream.name,
@@ -243,16 +228,47 @@ class Sources:
             waiting[RawStatus.OK] += 1
             left[Path(failed.name)] = _version(Path(failed.name))
         nothing: list[Landed] = []
-        for one in quiet:
+        for one in sorting.empty:
             try:
                 nothing.append(self._land_nothing(stream, manifest, one, now))
             except InputError as error:  # the same was retracted
-                refused.append(Refused(one.hash, error))
-        both = LandedMany((*done.landed, *nothing), (*refused, *done.refused))
-        return Sourced(both, sealed, dict(waiting)), version, left
+                sorting.refused.append(Refused(one.hash, error))
+        both = LandedMany((*done.landed, *nothing), (*sorting.refused, *done.refused))
+        return Sourced(both, sorting.sealed, dict(waiting)), version, left
+
+    def _sort(
+        self, stream: Stream, manifest: RawManifest, known: Mapping[str, _Sealed], folder: Path
+    ) -> _SortedSlices:
+        """What is to be done with each slice of a manifest; nothing lands yet."""
+        found = _SortedSlices([Refused(error.where, error) for error in manifest.wrong])
+        for one in manifest.slices:
+            before = known.get(one.hash)
+            if before is not None and self._is_reopened(stream.name, one, before, folder):
+                before = None
+            try:
+                if before is not None:
+                    found.sealed += 1
+                    if before.retracted:
+                        found.left[folder / one.response] = _version(folder / one.response)
+                    if one.status is RawStatus.OK:
+                        self._check_unchanged(stream.name, one, before, folder)
+                elif one.status is RawStatus.OK:
+                    found.offered.append(_offer(stream, manifest, one, folder))
+                elif one.status is RawStatus.EMPTY and one.declared and stream.aggregation_span is not None:
+                    check_bounds(stream, one.declared)
+                    found.empty.append(one)
+                else:
+                    found.waiting[one.status] += 1
+            except InputError as error:
+                found.refused.append(Refused(one.hash, error))
+                if before is None:
+                    status = RawStatus.FAILED if isinstance(error, ResponseError) else RawStatus.OK
+                    found.waiting[status] += 1
+                    found.left[folder / one.response] = _version(folder / one.response)
+        return found
 
     def _land_nothing(self, stream: Stream, manifest: RawManifest, one: RawSlice, now: int) -> Landed:
-        """Land a slice without rows for a span that the feed calls empty."""
+        """Land a slice without rows for a span that the feed marks as empty."""
         return self._warehouse.landing.land_bytes(
             stream.name,
             b"",
@@ -265,21 +281,21 @@ class Sources:
         )
 
     def _is_reopened(self, stream: str, one: RawSlice, before: _Sealed, folder: Path) -> bool:
-        """Whether a hash may be sealed once more: what it was sealed as was empty and is not any more, or was
-        retracted and is something else now."""
+        """Whether a hash may be landed once more: it was empty and no longer is, or was retracted and has
+        changed."""
         if one.status is not RawStatus.OK:
             return False
         if not before.retracted:
             return before.size == 0
         try:
-            now = slice_id(stream, one.declared, content_digest(_inside(one, folder)))
+            now = slice_id(stream, one.declared, file_digest(_inside(one, folder)))
         except (OSError, InputError):
             return False
         return now != before.id
 
     def _known(self, stream: str) -> Mapping[str, _Sealed]:
-        """The hashes that the ledger has, also by other processes; only what is new in it is read, and all of
-        it after a retraction."""
+        """The hashes in the ledger, also those landed by other processes; only what is new is read, and
+        everything after a retraction."""
         state = self._warehouse.state
         if self._retractions != (retractions := state.retractions()):
             self._sealed.clear()
@@ -309,8 +325,8 @@ class Sources:
         return known
 
     def _check_unchanged(self, stream: str, one: RawSlice, sealed: _Sealed, folder: Path) -> None:
-        """InputError when a manifest says something else of a hash than when it was sealed. A response that
-        is gone is no matter: the slice has its bytes."""
+        """InputError if a manifest contradicts what was landed for a hash. A response that is missing does
+        not matter: the slice has its bytes."""
         if one.declared != sealed.declared:
             raise InputError(
                 f"hash {one.hash} covered {sealed.declared} when it was sealed, and now {one.declared}",
@@ -322,9 +338,9 @@ class Sources:
         if version is None or self._unchanged.get(path) == version:
             return
         written, size, _ = version
-        if size != sealed.size or written // 1000 >= sealed.arrival:  # else nobody wrote to it since
+        if size != sealed.size or written // 1000 >= sealed.arrival:  # otherwise it was not written to since
             try:
-                now = slice_id(stream, sealed.declared, content_digest(_inside(one, folder)))
+                now = slice_id(stream, sealed.declared, file_digest(_inside(one, folder)))
             except OSError:
                 return
             if now != sealed.id:

@@ -1,9 +1,9 @@
-"""Notes about landings under way, so that what a dead process left behind can be told from live work.
+"""Notes about landings in progress, which distinguish what a dead process left from live work.
 
-A note is a small file under `slices/.inflight/` that its process keeps locked while it lands; it says in
-which folder the temporaries are and, before a slice gets its final name, all facts about it. Notes are
-not synced: after kill -9 they are whole, after a power cut they may be gone, and then what they would
-have named was never acknowledged and a thorough sweep finds it. So they cost no sync at all.
+A note is a small file under `slices/.inflight/` that its process keeps locked while it lands; it names the
+folder of the temporary files and, before a slice gets its final name, has all facts about it. Notes are not
+synced: after kill -9 they are complete; after a power cut they may be gone, but then the slices they would
+name were never acknowledged, and a thorough sweep finds those.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Flight:
 
 @dataclass(frozen=True, slots=True)
 class LandingNote:
-    """The note that a landing left behind."""
+    """The note of a landing that was interrupted."""
 
     path: Path
     token: str
@@ -51,7 +51,7 @@ class LandingNote:
 
 @contextmanager
 def flight(warehouse: Path, folder: Path) -> Iterator[Flight]:
-    """Land into `folder` inside it. The note goes when that went well, and stays when it did not."""
+    """Land into `folder` inside it. The note is removed on success, and stays otherwise."""
     notes = layout.landing_notes(warehouse)
     make_folder(notes, top=warehouse)
     with storage_errors("note the landing", notes):
@@ -73,12 +73,12 @@ def _new_note(notes: Path) -> tuple[Path, int]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
-        os.close(descriptor)  # a sweep took it for a dead one before it was locked
+        os.close(descriptor)  # a sweep removed it before it was locked
 
 
 def is_landing(warehouse: Path) -> bool:
-    """Whether a landing is under way, or was when its process died: what it lands may have arrived before
-    what is in the ledger already."""
+    """Whether a landing is in progress, or was when its process died: it may have an earlier arrival than
+    what is already in the ledger."""
     return any(layout.landing_notes(warehouse).glob(f"*{layout.NOTE_SUFFIX}"))
 
 

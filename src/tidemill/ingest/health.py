@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IngestHealth:
-    """The findings; empty and 0 while all is well."""
+    """The findings; empty and 0 if there are none."""
 
     damaged: tuple[Damage, ...] = ()  # stretches of logs that were set aside
     clock_behind: int = (

@@ -1,8 +1,8 @@
-"""Landing a slice: temporary name, sync, final name, sync of the folder, log, ledger; then it is told.
+"""Landing a slice: temporary name, sync, final name, sync of the folder, log, ledger; then acknowledgement.
 
-What is acknowledged is durable, and the same bytes and bounds are one slice however often they come; what a
-gateway gathered is a slice of its own for each of its windows. A slice that was retracted is refused.
-The bytes are always copied: a slice never shares a file with its sender, who may still write to it.
+What is acknowledged is durable, and equal bytes and bounds are one slice however often they come; what a
+gateway gathered is a slice of its own for each of its windows. A slice that was retracted is refused. The
+bytes are always copied: a slice never shares a file with its sender, who may still write to it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COPY: Final = 1024 * 1024
 GROUP_FILES: Final = 256  # landed with one sync of the folder, the log and the ledger
 GROUP_BYTES: Final = 1024 * 1024 * 1024
 THREADS: Final = 4  # files of a group that are copied at once
-_RECENT: Final = 32  # entries of the ledger that the last arrival is among
+_RECENT: Final = 32  # entries of the ledger that include the last arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Landed:
 
     @property
     def retracted(self) -> bool:
-        """It had landed before and was retracted, after its sender had been told that it is durable: the
-        landing is counted, and it stays retracted."""
+        """It had landed before and was retracted, after it had been acknowledged: the landing is counted, and
+        it stays retracted."""
         return self.entry.status is SliceStatus.RETRACTED
 
 
@@ -99,7 +99,7 @@ class _Origin:
     declared: Interval | None
     metadata: str | None = None
     replays: str | None = None
-    acknowledged: bool = False  # its sender knows it as durable: it is landed whatever became of it
+    acknowledged: bool = False  # it was acknowledged before: it is landed whatever its state
 
     @property
     def folder(self) -> str:
@@ -113,7 +113,7 @@ class _Item:
     name: str
     shown: str
     open: Callable[[], AbstractContextManager[BinaryIO]]
-    file: str = ""  # the name that tells its format, where that is not what its sender calls it
+    file: str = ""  # the file name that shows its format, if it differs from the sender's name
 
 
 _Given = tuple[Path, _Origin, _Item]
@@ -147,7 +147,7 @@ class Landing:
         name: str | None = None,
         metadata: str | None = None,
     ) -> Landed:
-        """Land one file. InputError when it cannot be used: then nothing of it is left behind."""
+        """Land one file. InputError if it cannot be used: then nothing of it is left."""
         origin = _Origin(stream, source, arrival, format, declared, metadata)
         item = _item(source_path)
         return self._only(origin, replace(item, name=name) if name else item)
@@ -166,7 +166,7 @@ class Landing:
         acknowledged: bool = False,
     ) -> Landed:
         """Land what can be read from `fileobj`, up to its end. What was `acknowledged` before is landed even
-        if it is a slice that was retracted since: then it stays so."""
+        if the slice was retracted since: then it stays retracted."""
         origin = _Origin(stream, source, arrival, format, declared, metadata, acknowledged=acknowledged)
         return self._only(origin, _Item(name, name, lambda: nullcontext(fileobj)))
 
@@ -347,8 +347,8 @@ class Landing:
         return max((entry.slice.arrival for entry in newest), default=-(1 << 62))
 
     def refuse_retracted(self, stream: str, declared: Interval | None, content: bytes) -> None:
-        """RetractedError when a file with these bytes and bounds is a slice that was retracted: for whoever
-        acknowledges it before it lands."""
+        """RetractedError if a file with these bytes and bounds is a slice that was retracted; for callers
+        that acknowledge it before it lands."""
         self._refuse(slice_id(stream, declared, hashlib.sha256(content).hexdigest()), "")
 
     def _check(self, staged: _Staged) -> None:
@@ -367,7 +367,7 @@ class Landing:
             )
 
     def _restore(self, temporary: Path, path: str) -> None:
-        """Where the bytes of a failed slice should be they may be lost: here they are."""
+        """The bytes of a failed slice may be lost where they should be: put these there."""
         offset = self._warehouse / path
         make_folder(offset.parent, top=self._warehouse)
         temporary.replace(offset)
@@ -381,8 +381,8 @@ def next_arrival(last: int, now: int) -> int:
 
 
 def _side_by_side(copies: Sequence[Callable[[], _Staged]]) -> Sequence[Callable[[], _Staged]]:
-    """Return the result of each call. Copying, hashing and syncing run in parallel threads; one alone runs
-    without a thread, which would take longer than to copy a small file."""
+    """Return the result of each call. Copying, hashing and syncing run in parallel threads; a single call
+    runs without a thread, which would take longer than copying a small file."""
     if len(copies) == 1:
         return copies
     with ThreadPoolExecutor(min(len(copies), THREADS)) as pool:
@@ -439,12 +439,6 @@ def _copy(content: BinaryIO, temporary: Path, name: str) -> tuple[bytes, int, st
     return head, size, digest.hexdigest()
 
 
-def content_digest(path: Path) -> str:
-    """Return the sha256 of a slice's bytes, as its id was made of."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _checked(origin: _Origin, temporary: Path, head: bytes, name: str) -> tuple[Format, Codec]:
     format_, codec = sniff(head, name, origin.format)
     if not check_whole(temporary, format_, codec, name) and origin.declared is None:
@@ -489,7 +483,7 @@ def _groups(given: Iterable[_Given]) -> Iterable[list[_Given]]:
     size = 0
     for one in given:
         group.append(one)
-        with suppress(OSError):  # it is told when the file is opened
+        with suppress(OSError):  # reported when the file is opened
             size += one[0].stat().st_size
         if len(group) >= GROUP_FILES or size >= GROUP_BYTES:
             yield group

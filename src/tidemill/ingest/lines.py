@@ -1,8 +1,8 @@
-"""A file of durable lines that is only ever appended to, by any number of processes, one at a time.
+"""A file of durable lines that is only appended to, by any number of processes, one at a time.
 
-It never loses a line whose append returned: only a tail that cannot be read and that the state never knew of,
-which is what a crash leaves of an append, is cut off. Lines are chained (`storage.log_chain`): one that was
-changed, removed or moved raises DamageError. What a line means is for its owner to say.
+A line whose append returned is never lost: only an unreadable tail that the state does not know, which is
+what a crash leaves of an append, is cut off. Lines are chained (`storage.log_chain`): one that was changed,
+removed or moved raises DamageError. The owner of the file defines what a line means.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Generic, TypeVar
 
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.storage import layout
-from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
+from tidemill.storage.bucket_path import BucketPath, look_again
+from tidemill.storage.files import append, atomic_write, make_folder, storage_errors
 from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, LogHead, chained_all, follows, head_at
 from tidemill.storage.state.protocol import Logs
 
@@ -33,10 +34,11 @@ Line = TypeVar("Line")
 
 @dataclass(frozen=True, slots=True)
 class Tail(Generic[Line]):
-    """The last line of a log; `head` is None when it has no checksum, or there is no line at all."""
+    """The last line of a log; `head` is None if it has no checksum, or there is no line at all."""
 
     line: Line | None
     head: LogHead | None
+    at: int | None = None  # where it ends; None: at the end of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,16 @@ class _End(Generic[Line]):
             return False
         if self.before is None:
             return self.tail.head.lines == 1 and not follows(EMPTY_LOG, self.text)
-        head = head_at(self.before)  # None: the line covers all that an earlier version wrote
+        head = head_at(self.before)  # None: the line covers everything that an earlier version wrote
         return head is not None and not follows(head, self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """What became of a log that lost lines."""
+    """The outcome for a log that lost lines."""
 
     kept: int
-    lost: int  # lines that nothing has any more, as far as is known
+    lost: int  # lines that are lost everywhere, as far as known
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,9 @@ class _Lines:
 
 
 class LineFile(Generic[Line]):
-    """Lines as `parse` reads them; it answers None for what is no line. Every method opens the file again.
-    `known` is the head of the log as the state has it, asked for before: the log may be ahead of that, and
-    is damaged when it is behind."""
+    """Lines as `parse` reads them; it gives None for what is not a line. Every method opens the file again.
+    `known` is the head of the log in the state, read before: the log may be ahead of it, and is damaged if it
+    is behind."""
 
     def __init__(self, warehouse: Path, name: str, parse: Callable[[bytes], Line | None]) -> None:
         self._warehouse = warehouse
@@ -90,10 +92,16 @@ class LineFile(Generic[Line]):
         self._parse = parse
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, state: Logs | None = None) -> Iterator[None]:
+        """One process at a time; of all machines, if they share a state on a server."""
         make_folder(self._folder, top=self._warehouse)
-        with storage_errors("lock", self._folder), self._lock.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed, also by a crash
+        with (
+            nullcontext() if state is None else state.hold(self.name),
+            storage_errors("lock", self._folder),
+            self._lock.open("ab") as file,
+        ):
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a crash
+            look_again(self.path)
             yield
 
     # -- reading
@@ -109,6 +117,7 @@ class LineFile(Generic[Line]):
 
     def _follow(self, known: LogHead | None) -> Iterator[tuple[Line, bytes]]:
         chain = ChainReader()
+        self._catch_up(known)
         if self.path.exists():
             with storage_errors("read", self.path), self.path.open("rb") as file:
                 for text in file:
@@ -127,8 +136,8 @@ class LineFile(Generic[Line]):
         return self.path.exists() or state.log_head(self.name) is not None
 
     def kept(self, state: Logs) -> list[Line] | None:
-        """The lines as the state has them, for whoever only looks while the file is damaged; None: the state
-        does not have all of them."""
+        """The lines as the state has them, for readers while the file is damaged; None: the state does not
+        have all of them."""
         head, texts = state.log_head(self.name), state.log_lines(self.name)
         if head is None or len(texts) != head.lines:
             return None
@@ -137,6 +146,7 @@ class LineFile(Generic[Line]):
     def must_be_new(self, state: Logs) -> None:
         """Raise DamageError if a missing file was ever written to."""
         known = state.log_head(self.name)
+        self._catch_up(known)
         if known is not None and not self.path.exists():
             raise self.damage(self._behind(EMPTY_LOG, known))
 
@@ -149,6 +159,14 @@ class LineFile(Generic[Line]):
 
     def damage(self, what: str) -> DamageError:
         return DamageError(what, where=self.path.relative_to(self._warehouse).as_posix())
+
+    def _catch_up(self, known: LogHead | None) -> None:
+        """Of a log in a bucket, have the copy brought up to date if it is behind the state: another process
+        may have appended since this one looked."""
+        if known is not None and isinstance(self.path, BucketPath):
+            head = _last_head(self.path)
+            if head is None or head.lines < known.lines:
+                look_again(self.path)
 
     def _must_be_torn(self, chain: ChainReader, rest: BinaryIO, *, is_line: bool) -> None:
         """Check that an unreadable line is the last thing in the file, left by a crash."""
@@ -168,25 +186,22 @@ class LineFile(Generic[Line]):
         When it returns they are on disk; when it raises, none is.
         """
         content, head = chained_all(self._head_behind(tail), bodies)
-        with storage_errors(act, self.path):
-            created = not self.path.exists()
-            with self.path.open("ab") as file:
-                before = file.tell()
-                try:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                except OSError:
-                    os.ftruncate(file.fileno(), before)
-                    raise
-        if created:
-            sync_folder(self._folder)
+        append(self.path, content, self._size() if tail.at is None else tail.at, act)
         self._copy(content, self._head_behind(tail))
         return head
 
+    def _size(self) -> int:
+        with storage_errors("read", self.path):
+            try:
+                return self.path.stat().st_size
+            except FileNotFoundError:
+                return 0
+
     def _copy(self, content: bytes, before: LogHead) -> None:
         """Append the same to the copy of the log, which is not synced: never ahead of the log, and behind it
-        only after a power cut. One that does not end where the log did is written again."""
+        only after a power cut. One that does not end where the log did is rewritten."""
+        if isinstance(self.path, BucketPath):
+            return  # a bucket keeps its objects more than once
         try:
             make_folder(self._other.parent, top=self._warehouse)
             if _last_head(self._other) == before:
@@ -216,12 +231,14 @@ class LineFile(Generic[Line]):
     def _put_back(self, content: bytes) -> None:
         make_folder(self._folder, top=self._warehouse)
         atomic_write(self.path, content)
-        make_folder(self._other.parent, top=self._warehouse)
-        atomic_write(self._other, content)
+        if not isinstance(self.path, BucketPath):
+            make_folder(self._other.parent, top=self._warehouse)
+            atomic_write(self._other, content)
 
     def restore_from_copy(self) -> Salvaged | None:
-        """Make the best of the log and its copy, when no state can help. None: nothing is missing, as far as
-        the two can tell. Lines that neither has whole are left out, and what is left is chained again."""
+        """Restore the log as far as possible from itself and its copy, if there is no state. None: nothing is
+        missing, as far as the two show. Lines that neither has intact are left out, and the rest is chained
+        again."""
         with self.locked():
             mine, other = self._salvage(self.path), self._salvage(self._other)
             if mine.is_whole and (other.lines <= mine.lines or not other.is_whole):
@@ -234,19 +251,21 @@ class LineFile(Generic[Line]):
             return Salvaged(len(best.texts), max(mine.lines, other.lines) - len(best.texts))
 
     def check_copy(self) -> None:
-        """DamageError when the copy of the log is not what was written to it."""
+        """DamageError if the copy of the log is not what was written to it."""
         if not self._salvage(self._other).is_whole:
             where = self._other.relative_to(self._warehouse).as_posix()
             raise DamageError("a line is not the one that was written there", where=where)
 
     def copy_anew(self) -> None:
-        """Write the copy again, from the log."""
+        """Rewrite the copy from the log."""
+        if isinstance(self.path, BucketPath):
+            return
         with self.locked(), storage_errors("copy the log", self.path):
             make_folder(self._other.parent, top=self._warehouse)
             atomic_write(self._other, self.path.read_bytes() if self.path.exists() else b"")
 
     def _salvage(self, path: Path) -> _Lines:
-        """The lines of a file that are as they were written, as far as their neighbours can tell."""
+        """The lines of a file that are as they were written, as far as their neighbours show."""
         try:
             texts = path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
@@ -293,7 +312,7 @@ class LineFile(Generic[Line]):
 
     def take(self, state: Logs) -> None:
         """`record`, for a state that `recover` made."""
-        with self.locked():
+        with self.locked(state):
             self.record(state)
 
     def mend(self, state: Logs) -> bool:
@@ -301,7 +320,7 @@ class LineFile(Generic[Line]):
 
         Raises DamageError when the state does not have all lines.
         """
-        with self.locked():
+        with self.locked(state):
             damaged = self.is_damaged(state)
             if damaged and not self.restore(state):
                 raise self.damage("it is damaged, and the state has no copy of all its lines")
@@ -319,6 +338,7 @@ class LineFile(Generic[Line]):
 
     def tail(self, known: LogHead | None = None) -> Tail[Line]:
         """Return the last line. What a crash left after it is cut off."""
+        self._catch_up(known)
         found = self._find_end()
         if known is not None:
             self._hold_against(found, known)
@@ -330,7 +350,7 @@ class LineFile(Generic[Line]):
 
     def _find_end(self) -> _End[Line]:
         if not self.path.exists():
-            return _End(Tail(None, None), 0, 0)
+            return _End(Tail(None, None, 0), 0, 0)
         with storage_errors("read", self.path), self.path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             window = _WINDOW
@@ -342,10 +362,10 @@ class LineFile(Generic[Line]):
                 for number in reversed(range(len(pieces) - 1)):
                     piece, before = pieces[number], pieces[number - 1] if number else None
                     if (line := self._parse(piece)) and (before is not None or start == 0):
-                        return _End(Tail(line, head_at(piece)), end, size, piece, before)
+                        return _End(Tail(line, head_at(piece), end), end, size, piece, before)
                     end -= len(piece) + 1
                 if start == 0:
-                    return _End(Tail(None, None), 0, size)
+                    return _End(Tail(None, None, 0), 0, size)
                 window *= 4
 
     def _hold_against(self, found: _End[Line], known: LogHead) -> None:
@@ -358,14 +378,14 @@ class LineFile(Generic[Line]):
             raise self.damage(self._behind(head, known))
         if head.lines == known.lines:
             raise self.damage("it is not the log that the state knows")
-        for text in self._since(known):  # a crash came before the state knew of these
+        for text in self._since(known):  # a crash came before these were recorded in the state
             if not follows(known, text):
                 raise self.damage(f"line {known.lines + 1} does not follow what the state knows of the log")
             known = head_at(text) or known
 
     def is_another(self, known: LogHead) -> bool:
-        """Whether the log has more lines than the state knows of, and the last of them are whole: then it is
-        the state that is of an old copy, and must not overwrite the log."""
+        """Whether the log has more lines than the state knows, and the last of them are intact: then the
+        state is from an old copy, and must not overwrite the log."""
         found = self._find_end()
         return (found.tail.head or EMPTY_LOG).lines > known.lines and not found.is_changed
 
@@ -396,7 +416,7 @@ class LineFile(Generic[Line]):
 
 
 def _last_head(path: Path) -> LogHead | None:
-    """Of the file as it is; None when its last line is not whole, or has no checksum."""
+    """The head of the file as it is; None if its last line is not intact, or has no checksum."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -410,7 +430,7 @@ def _last_head(path: Path) -> LogHead | None:
 
 
 def _body(text: bytes, number: int) -> bytes:
-    """A line without its checksum, as the one of that number: some say theirs."""
+    """A line without its checksum, numbered: some lines contain their number."""
     fields = json.loads(text)
     fields.pop("chain", None)
     fields |= {name: number for name in ("n", "group") if name in fields}

@@ -1,14 +1,14 @@
-"""The landing log `slices/landings.ndjson`: one durable line for each landing, in the order of the ledger.
-A slice that failed and is tried again takes a new place in that order, so that has a line here, too.
+"""The landing log `slices/landings.ndjson`: one durable line for each landing, in ledger order. A slice that
+failed and is tried again gets a new offset, so that has a line here too.
 
-It is what makes the ledger rebuildable. The order of slices is decided once, when a slice enters the
-ledger, and nothing in the slice itself can say it; so under one lock a landing is first appended here
-and synced, then entered in the state. Hence the state never knows a landing that the log does not, and
-reading the log again from its start gives the same sequence numbers and the same count of landings.
-A slice's line is written after its file has its final name, so a line always has its bytes.
+It makes the ledger rebuildable. The order of slices is decided once, when a slice enters the ledger, and is
+not recorded in the slice itself; so under one lock a landing is first appended here and synced, then entered
+in the state. Hence the state never knows a landing that the log does not, and reading the log from its start
+gives the same sequence numbers and the same count of landings. A slice's line is written after its file has
+its final name, so a line always has its bytes.
 
-It costs one sync per landing (or per group of them). It never loses a line that was acknowledged: only
-a tail that cannot be read, which is what a crash leaves of an append, is cut off.
+It costs one sync per landing (or per group of them). An acknowledged line is never lost: only an unreadable
+tail, which is what a crash leaves of an append, is cut off.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry
 from tidemill.model.time import Interval
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import BucketPath
 from tidemill.storage.state.protocol import Ledger, Logs
 
 log = logging.getLogger(__name__)
@@ -37,19 +39,21 @@ class Line:
     n: int
     group: int
     slice: NewSlice
-    again: bool = False  # nothing landed: the slice had failed, and took the next place to be tried again
+    again: bool = False  # nothing landed: the slice had failed, and got the next offset to be tried again
 
 
 class LandingLog:
     """The log of one warehouse. Every method opens the file again: any number of processes may use it."""
 
     def __init__(self, warehouse: Path) -> None:
+        self._warehouse = warehouse
         self._file = LineFile(warehouse, layout.LANDINGS, _parse)
 
     def commit(self, state: Ledger, news: Sequence[NewSlice]) -> list[SliceEntry]:
-        """Append to the log, then enter in the ledger, in the order given and with nobody in between."""
-        with self._file.locked():
+        """Append to the log, then enter in the ledger, in the order given and atomically."""
+        with self._file.locked(state):
             settled = self._settle(state)
+            self._check_there(state, news)
             first = settled.last + 1
             lines = [_text(Line(first + i, first, new)) for i, new in enumerate(news)]
             head = self._file.append(lines, settled.tail, "record the landing")
@@ -57,8 +61,8 @@ class LandingLog:
             return state.enter_all(news, head)
 
     def commit_again(self, state: Ledger, failed: Sequence[SliceEntry]) -> list[SliceEntry]:
-        """Give failed slices new places behind all others, in the order given; they are pending there."""
-        with self._file.locked():
+        """Give failed slices new offsets after all others, in the order given; they are pending there."""
+        with self._file.locked(state):
             settled = self._settle(state)
             first = settled.last + 1
             lines = (Line(first + i, first, entry.slice, again=True) for i, entry in enumerate(failed))
@@ -69,17 +73,37 @@ class LandingLog:
 
     def settle(self, state: Ledger) -> None:
         """Bring the ledger up to the log after a crash between the two."""
-        with self._file.locked():
+        with self.settled(state):
+            pass
+
+    @contextmanager
+    def settled(self, state: Ledger) -> Iterator[None]:
+        """Inside it, the ledger has all that is in the log, and nothing lands on any machine."""
+        with self._file.locked(state):
             self._settle(state)
+            yield
+
+    def _check_there(self, state: Ledger, news: Sequence[NewSlice]) -> None:
+        """In a bucket, `recover` on another machine sees no notes of landings here: it may have set a slice
+        aside that no log knew. The caller must hold the lock, as the one who sets aside does."""
+        if not isinstance(self._warehouse, BucketPath):
+            return
+        for new in news:
+            if state.slice(new.id) is None and not (self._warehouse / new.path).is_file():
+                raise StorageError(
+                    "the slice was set aside by `tidemill recover` on another machine while it landed",
+                    where=new.path,
+                    hint="it does not count; land the same again",
+                )
 
     def lines(self, state: Logs | None = None) -> Iterator[Line]:
-        """All lines from the first; a tail that cannot be read, and that the state does not know of, is left
-        out. DamageError when a line is missing or changed."""
+        """All lines from the first; an unreadable tail that the state does not know is left out. DamageError
+        if a line is missing or changed."""
         yield from self._file.all(state.log_head(self._file.name) if state is not None else None)
 
     def mend(self, state: Ledger) -> bool:
-        """If the log is damaged, write it again from the ledger, which knows as much; whether it was."""
-        with self._file.locked():
+        """If the log is damaged, rewrite it from the ledger, which has the same facts; whether it was."""
+        with self._file.locked(state):
             damaged = self._file.is_damaged(state)
             if damaged:
                 self._rewrite(state)
@@ -88,13 +112,13 @@ class LandingLog:
         return damaged
 
     def rewrite(self, state: Ledger) -> None:
-        """Write it again from a ledger that was made of more than the log."""
-        with self._file.locked():
+        """Rewrite it from a ledger that was made from more than the log."""
+        with self._file.locked(state):
             self._rewrite(state)
 
     def record(self, state: Ledger) -> None:
-        """The state takes the head of the log as it is, after `recover` made a new state."""
-        with self._file.locked():
+        """Record the head of the log in the state, after `recover` made a new one."""
+        with self._file.locked(state):
             head = self._file.head()
             if head is not None:
                 state.record_log(self._file.name, head)
@@ -127,8 +151,8 @@ class LandingLog:
         return _Settled(tail, logged)
 
     def _rewrite(self, state: Ledger) -> _Settled:
-        """Write the log again from a state that knows more: the log was lost, changed, or taken from an old
-        copy. Until that is done, the state remembers no head that the new log has not."""
+        """Rewrite the log from a state that knows more: the log was lost, changed, or is an old copy. Until
+        that is done, the state records no head that the new log does not have."""
         entries = state.slices()
         landed = [(entry.slice, again) for entry, again in retold(entries)]
         landed += [(entry.slice, False) for entry in entries for _ in range(entry.landings - 1)]
@@ -148,8 +172,8 @@ class _Settled:
 
 
 def retold(entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, bool]]:
-    """How each place of a ledger was taken, by its first landing or again. Where one was that is at a later
-    place now is not known any more, only how often it was tried: any gap before it will do."""
+    """How each offset of a ledger was taken, by a first landing or a retry. The former offsets of a retried
+    slice are not known any more, only how often it was retried: any gap before it will do."""
     moved = {entry.id: entry.retried for entry in entries if entry.retried}
     begun: set[str] = set()
     offset = 0
@@ -164,7 +188,7 @@ def retold(entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, bool]]:
 
 
 def scan_slices(warehouse: Path) -> list[SliceEntry]:
-    """The ledger as the log tells it, all slices pending: same sequence numbers, same landings."""
+    """The ledger according to the log, all slices pending: same sequence numbers, same landings."""
     entries: dict[str, SliceEntry] = {}
     last = 0
     for line in LandingLog(warehouse).lines():
@@ -202,7 +226,7 @@ def as_fields(new: NewSlice) -> dict[str, object]:
 
 
 def from_fields(fields: dict[str, object]) -> NewSlice:
-    """The reverse of `as_fields`; ValueError, KeyError or TypeError when they are not that."""
+    """The inverse of `as_fields`; ValueError, KeyError or TypeError if they are invalid."""
     declared, metadata, replays = fields["declared"], fields.get("metadata"), fields.get("replays")
     if declared is not None and not isinstance(declared, list):
         raise TypeError("declared is no pair")

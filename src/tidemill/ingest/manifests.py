@@ -1,7 +1,7 @@
-"""A raw manifest: what a collector asked a request/response feed for, and how far each answer has come.
+"""A raw manifest: what a collector requested from a request/response feed, and the status of each response.
 
-Pure: it reads text that came from outside and says by its place what is wrong with it. It opens no response,
-and a name in it never leads out of the folder of the manifest.
+Pure: it reads text from outside and reports mistakes with their positions. It opens no response, and a name
+in it never leads out of the folder of the manifest.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _LIMIT: Final = re.compile(r"limit=([0-9]{1,9})")
 
 
 class RawStatus(StrEnum):
-    """How far an answer has come; only what is OK is complete."""
+    """The status of a response; only OK is complete."""
 
     OK = "ok"  # all of it is there
     PARTIAL = "partial"  # some of it, so far
     FAILED = "failed"
     EMPTY = "empty"  # there was nothing
-    MISSING = "missing"  # not asked for yet, or lost
+    MISSING = "missing"  # not requested yet, or lost
 
 
 @dataclass(frozen=True, slots=True)
 class RawDataset:
-    """What the feed is of, as far as it is known."""
+    """The dataset of the feed, as far as it is known."""
 
     source: str | None = None
     kind: str | None = None
@@ -64,25 +64,25 @@ class RawDataset:
 
     @property
     def name(self) -> str:
-        """What the source of its slices is called: each dataset has its own watermark."""
+        """The source name of its slices: each dataset has its own watermark."""
         return "/".join(f"limit={v}" if k == "limit" else str(v) for k, v in self.facts.items()) or "manifest"
 
 
 @dataclass(frozen=True, slots=True)
 class RawSlice:
-    """An answer, or the lack of one. One that is OK has bounds and a response."""
+    """A response, or the lack of one. One that is OK has bounds and a response."""
 
     hash: str
     status: RawStatus
     declared: Interval | None
-    response: PurePosixPath  # from the folder of the manifest, and inside of it
+    response: PurePosixPath  # relative to the folder of the manifest, and inside it
     where: str  # its place in the manifest
-    error: str | None = None  # what the collector says is wrong with it
+    error: str | None = None  # the error that the collector recorded
 
 
 @dataclass(frozen=True, slots=True)
 class RawManifest:
-    """A manifest that was read: what is sound of it, and what is wrong with the rest."""
+    """A manifest that was read: its valid parts, and what is wrong with the rest."""
 
     dataset: RawDataset
     slices: Sequence[RawSlice]
@@ -107,7 +107,7 @@ def is_from_manifest(hash_: str, metadata: str | None) -> bool:
 
 
 def facts_of(metadata: str | None) -> dict[str, object]:
-    """What `metadata_of` says of the dataset; nothing when it was not made there."""
+    """The facts of the dataset in what `metadata_of` made; nothing if it was not made there."""
     try:
         said = json.loads(metadata or "null")
     except (ValueError, RecursionError):
@@ -117,8 +117,8 @@ def facts_of(metadata: str | None) -> dict[str, object]:
 
 
 def read_manifest(text: bytes, where: str, folder: PurePath) -> RawManifest:
-    """The manifest in a JSON text that stands in `folder`. InputError when it is none; a mistake in one of
-    its slices is told among what is wrong, and keeps no other out."""
+    """Parse the manifest in a JSON text from `folder`. InputError if it is not one; a mistake in one of its
+    slices is listed, and does not affect the others."""
     whole = _parse(text, where)
     listed = whole.get("slices")
     if not isinstance(listed, list | dict):
@@ -144,7 +144,7 @@ def read_manifest(text: bytes, where: str, folder: PurePath) -> RawManifest:
 
 
 def dataset_of_folder(folder: PurePath) -> RawDataset:
-    """What `…/source/kind/raw/SYMBOL/interval/limit=N` says; nothing when it is another folder."""
+    """The facts in `…/source/kind/raw/SYMBOL/interval/limit=N`; nothing for another folder."""
     parts = folder.parts[len(folder.anchor) > 0 :][-6:]
     limit = _LIMIT.fullmatch(parts[-1]) if len(parts) == 6 and parts[2] == "raw" else None
     if limit is None:
@@ -159,7 +159,7 @@ def _parse(text: bytes, where: str) -> dict[str, object]:
         raise InputError("is too large for a manifest", where=where, hint=hint)
     try:
         found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair cannot be encoded
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON: {error}", where=where, hint=_HINT) from None
     if not isinstance(found, dict):
@@ -180,7 +180,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _entries(listed: list[object] | dict[str, object]) -> Iterator[tuple[str, object]]:
-    """Each with its place. In an object the keys are the hashes."""
+    """Each with its position. In an object the keys are the hashes."""
     if isinstance(listed, list):
         yield from ((f"slices[{number}]", entry) for number, entry in enumerate(listed))
         return
@@ -234,7 +234,7 @@ def _bounds(entry: Mapping[str, object], where: str) -> Interval | None:
 
 
 def _instant(entry: Mapping[str, object], key: str, where: str) -> int | None:
-    """By milliseconds, or as text; when both are there they say the same."""
+    """In milliseconds, or as text; if both are there they must agree."""
     in_ms, text = entry.get(f"{key}_ms"), entry.get(key)
     found: list[int] = []
     if in_ms is not None:
@@ -269,7 +269,7 @@ def _response(given: object, hash_: str, where: str) -> PurePosixPath:
 
 
 def _dataset(given: object, where: str, folder: PurePath) -> RawDataset:
-    """As the manifest says it; what it leaves out, as the names of its folders do."""
+    """From the manifest; what it leaves out, from the names of its folders."""
     said = dataset_of_folder(folder)
     if given is None:
         return said
@@ -301,8 +301,8 @@ def _word(given: Mapping[str, object], key: str, otherwise: str | None, where: s
 
 
 def dataset_facts(state: State, stream: str) -> Mapping[str, object]:
-    """What the feed of a stream is of: source, kind, symbol, interval, limit. Nothing where it is not one
-    dataset that all comes from."""
+    """The dataset of a stream's feed: source, kind, symbol, interval, limit. Nothing if it comes from
+    several."""
     if len(state.clocks(stream)) != 1:
         return {}
     newest = state.slices(stream, newest=True, limit=1)

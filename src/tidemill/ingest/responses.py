@@ -1,7 +1,6 @@
-"""Whether a response is whole: all of it can be parsed, or nothing of it is taken.
+"""Checks that a response is complete: all of it can be parsed, or nothing of it is used.
 
-It looks at the bytes of one file. A page that a proxy sent instead of an answer is not one, nor is an answer
-that was cut off.
+It reads the bytes of one file. An error page of a proxy is not a response, nor is one that was cut off.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from tidemill.model.slices import Codec, Format
 
 
 def trouble_with_response(path: Path, stream: Stream) -> str | None:
-    """Why a response cannot be taken as a whole; None when it can. Only text is looked at: columnar files are
-    checked when they land."""
+    """Why a response cannot be used; None if it can. Only text is checked: columnar files are checked when
+    they land."""
     named, codec = by_name(path.name)
     format_ = named if stream.format == "auto" else Format(stream.format)
     if format_ not in (Format.JSON, Format.NDJSON):

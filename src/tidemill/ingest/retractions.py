@@ -1,8 +1,8 @@
-"""The retraction log `slices/retractions.ndjson`: one durable line for each act of taking a slice back.
+"""The retraction log `slices/retractions.ndjson`: one durable line for each retraction.
 
-The line is the commit point of the act, and says everything that its removal takes from the warehouse: which
-batches are undone, which slices go through the gate again, and what had come of the one that is retracted.
-So a crash at any later point is finished from it, and the ledger can be rebuilt. Lines are never removed.
+The line is the commit point, and records everything that the retraction changes: which batches are undone,
+which slices go through the gate again, and the outcome of the retracted one. So a crash at any later point is
+finished from it, and the ledger can be rebuilt. Lines are never removed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RetractionLine:
-    """An act with what it undoes. `outcome` is what had come of the slice, None when it was not judged."""
+    """A retraction with what it undoes. `outcome` is the outcome of the slice, None if it was not decided."""
 
     act: Retraction
     undone: Sequence[str]  # batches whose parts leave raw and quarantine
@@ -43,8 +43,8 @@ class RetractionLog:
         self._file = LineFile(warehouse, layout.RETRACTIONS, _parse)
 
     def append(self, state: State, line: RetractionLine) -> RetractionLine:
-        """Make it durable and return it with its number. Nothing of its stream may be unfinished."""
-        with self._file.locked():
+        """Make it durable and return it with its number. The stream must have no unfinished retraction."""
+        with self._file.locked(state):
             tail = self._settle(state)
             waiting = {one.act.stream for one in self._unapplied(state, _number(tail))}
             assert line.act.stream not in waiting, "an act of the stream is unfinished"
@@ -55,38 +55,40 @@ class RetractionLog:
         return numbered
 
     def unfinished(self, state: State, stream: str) -> RetractionLine | None:
-        """The act of a stream that is under way, or that a crash interrupted: only its last one can be.
+        """The retraction of a stream that is in progress, or was interrupted by a crash: only its last one
+        can be.
 
-        While there is one, raw may lack what it removes and the state does not know that. Who reads raw
-        without holding the lock of a tick asks this after it took its snapshot.
+        While there is one, raw may already lack what it removes while the state does not know. A reader of
+        raw that does not hold the tick lock must check this after it took its snapshot.
         """
         return self.all_unfinished(state).get(stream)
 
     def all_unfinished(self, state: State) -> dict[str, RetractionLine]:
-        """The same of all streams that have one. One that cannot be finished holds up its own stream only."""
+        """The same for all streams that have one. One that cannot be finished holds up only its own
+        stream."""
         if not self._file.path.exists() and not state.retractions():
             return {}
-        with self._file.locked():
+        with self._file.locked(state):
             found = self._unapplied(state, _number(self._settle(state)))
         return {line.act.stream: line for line in found}
 
     def lines(self, state: Logs | None = None) -> Iterator[RetractionLine]:
-        """All of them, in order. DamageError when one is missing or changed."""
+        """All lines, in order. DamageError if one is missing or changed."""
         yield from self._file.all(state.log_head(self._file.name) if state is not None else None)
 
     def record(self, state: State) -> None:
-        """The state takes the log as it is, after `recover` made a new state."""
+        """Record the log in the state, after `recover` made a new one."""
         self._file.take(state)
 
     def put_back(self, lines: Sequence[RetractionLine]) -> None:
-        """Acts that the log has lost, behind those that it has, while there is no state."""
+        """Append retractions that the log has lost, while there is no state."""
         with self._file.locked():
             self._file.append([_text(line) for line in lines], self._file.tail(), "record the retractions")
 
     def mend(self, state: State) -> bool:
-        """If the log is damaged, rewrite it from the state: from its copy of the lines, else as the ledger
-        tells them. Whether it was."""
-        with self._file.locked():
+        """If the log is damaged, rewrite it from the state: from its copy of the lines, else from the ledger.
+        Whether it was."""
+        with self._file.locked(state):
             damaged = self._file.is_damaged(state)
             if damaged:
                 self._rewrite(state)
@@ -104,7 +106,7 @@ class RetractionLog:
                 raise
             log.warning("the log of retractions is rewritten from the state: %s", error)
             return self._rewrite(state)
-        if state.retractions() > _number(tail):  # the log was lost, or taken from an old copy
+        if state.retractions() > _number(tail):  # the log was lost, or is an old copy
             return self._rewrite(state)
         return tail
 
@@ -116,7 +118,7 @@ class RetractionLog:
         return self._file.tail()
 
     def _unapplied(self, state: State, last: int) -> list[RetractionLine]:
-        """Acts that the state does not know yet, at most one for each stream."""
+        """Retractions that the state does not know yet, at most one for each stream."""
         known = state.retractions()
         if known == last:  # nearly always, and then nothing is read
             return []
@@ -135,8 +137,8 @@ def _number(tail: Tail[RetractionLine]) -> int:
 
 
 def _not_applied(state: Ledger, lines: Iterable[RetractionLine]) -> list[RetractionLine]:
-    """A slice is taken back once, so its entry says whether the act was applied. Slices can be sent back more
-    often: their entries say how often they were."""
+    """A slice is retracted once, so its entry shows whether the retraction was applied. Slices can be sent
+    back more often: their entries count how often."""
     found: list[RetractionLine] = []
     sent: Counter[str] = Counter()  # by slice, in the lines so far
     for line in lines:
@@ -153,14 +155,14 @@ def _not_applied(state: Ledger, lines: Iterable[RetractionLine]) -> list[Retract
 
 
 def is_deciding_again(state: Ledger, stream: str) -> bool:
-    """Whether slices that were sent back still wait: outputs made now would miss them for a moment. Those
-    that were never judged come after all that were, so the oldest one says it."""
+    """Whether slices that were sent back still wait; outputs made now would miss them for a moment. Slices
+    that were never decided come after all that were, so it is enough to look at the oldest pending one."""
     return any(entry.attempt for entry in state.pending(stream, 1)[:1])
 
 
 def retold(entries: Sequence[SliceEntry]) -> list[RetractionLine]:
-    """The acts as a ledger tells them. Which act sent a slice back is not known any more, only how often that
-    happened: it is told of the last acts that can have done it, which rebuild the same ledger."""
+    """The retractions according to a ledger. Which of them sent a slice back is not known any more, only how
+    often: it is attributed to the last ones that can have done it, which gives the same ledger."""
     gone = [entry for entry in entries if entry.status is SliceStatus.RETRACTED]
     gone.sort(key=lambda entry: (entry.retracted_at or 0, entry.seq))
     again: list[dict[str, SliceEntry]] = [{} for _ in gone]
@@ -179,7 +181,7 @@ def retold(entries: Sequence[SliceEntry]) -> list[RetractionLine]:
 def sent_back(
     stream: str, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
 ) -> RetractionLine:
-    """The line for slices that go through the gate again: what these batches made of them is damaged."""
+    """The line for slices that go through the gate again because the results of these batches are damaged."""
     return RetractionLine(
         act=Retraction(
             n=0,
@@ -201,7 +203,7 @@ def _accepted(entry: SliceEntry) -> int:
 def line_of(
     n: int, entry: SliceEntry, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
 ) -> RetractionLine:
-    """The line for taking `entry` back; it and those of `again` are as the ledger has them."""
+    """The line for retracting `entry`; it and those of `again` are as the ledger has them."""
     evaluated = entry.batch is not None or entry.counts.records or entry.error
     return RetractionLine(
         act=Retraction(
@@ -282,8 +284,8 @@ def _outcome(slice_id: str, fields: Mapping[str, object], decisions: Mapping[str
 
 
 def with_retractions(entries: Sequence[SliceEntry], lines: Sequence[RetractionLine]) -> list[SliceEntry]:
-    """A ledger that knows of landings only, with what the acts made of it. What came of the slices after
-    that, raw says."""
+    """A ledger of landings only, with the effects of the retractions. The outcomes of the slices after that
+    are in raw."""
     found = {entry.id: entry for entry in entries}
     for line in lines:
         act = line.act

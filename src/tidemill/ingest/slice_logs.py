@@ -1,7 +1,7 @@
-"""The logs beside the slices, together: whether they are whole, and how a damaged one is made whole again.
+"""The logs beside the slices, together: whether they are intact, and how a damaged one is repaired.
 
-Landings and retractions are made again from the ledger; expiries, declarations and gateways from the copy of
-their lines that the state has.
+Landings and retractions are rewritten from the ledger; expiries, declarations and gateways from the copy of
+their lines in the state.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NAMES: Final = (layout.LANDINGS, layout.RETRACTIONS, layout.EXPIRIES, layout.DEC
 
 
 def check_log(warehouse: Path, state: State, name: str) -> bool:
-    """Read a log, without a lock. DamageError when a line is missing or changed; False: the state does not
-    know how far it goes, so that lines missing at its end would not be noticed."""
+    """Read a log, without a lock. DamageError if a line is missing or changed; False: the state does not know
+    its length, so that lines missing at its end would not be noticed."""
     is_known = state.log_head(name) is not None
     lines: dict[str, Callable[[], Iterator[object]]] = {
         layout.LANDINGS: lambda: LandingLog(warehouse).lines(state),
@@ -52,8 +52,8 @@ def check_log(warehouse: Path, state: State, name: str) -> bool:
 
 
 def mend_log(warehouse: Path, state: State, name: str) -> bool:
-    """If the log is damaged, write it again from what the state knows; whether it was. DamageError when the
-    state does not know enough."""
+    """If the log is damaged, rewrite it from the state; whether it was. DamageError if the state does not
+    have enough."""
     mend: dict[str, Callable[[], bool]] = {
         layout.LANDINGS: lambda: LandingLog(warehouse).mend(state),
         layout.RETRACTIONS: lambda: RetractionLog(warehouse).mend(state),
@@ -65,7 +65,7 @@ def mend_log(warehouse: Path, state: State, name: str) -> bool:
 
 
 def mend_logs(warehouse: Path, state: State) -> None:
-    """All of them, as far as the state knows enough."""
+    """All of them, as far as the state has enough."""
     for name in NAMES:
         try:
             mend_log(warehouse, state, name)
@@ -84,7 +84,8 @@ def mend_copy(warehouse: Path, name: str) -> None:
 
 
 def restore_logs(warehouse: Path) -> list[Damage]:
-    """Without a state: make the best of each log and its copy. What is lost of them all the same."""
+    """Without a state: restore each log from itself and its copy, as far as possible. Returns what is
+    lost."""
     lost: list[Damage] = []
     for name in NAMES:
         file = LineFile(warehouse, name, _is_line)
@@ -106,7 +107,7 @@ def _is_line(text: bytes) -> bool | None:
 
 
 def record_logs(warehouse: Path, state: State) -> None:
-    """A state that was made again takes the logs as they are."""
+    """Record the logs in a state that was made again."""
     LandingLog(warehouse).record(state)
     RetractionLog(warehouse).record(state)
     ExpiryLog(warehouse, state).record()

@@ -1,7 +1,7 @@
-"""What a file is, by its first bytes and its name; and whether all of it can be read at all.
+"""Recognises a file by its first bytes and its name, and checks that all of it can be read.
 
-It never guesses against the evidence: when name and content disagree it says both and stops. It does
-not look at records: a bad line is the gate's business.
+If name and content disagree it reports both and stops. Records are not checked: bad lines are left to the
+gate.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ _CONTROLS: Final = bytes(byte for byte in range(32) if byte not in _TEXT_CONTROL
 
 
 def sniff(head: bytes, name: str, format: Format | None = None) -> tuple[Format, Codec]:
-    """Format and codec of a file that starts with `head`; `format` is what the caller insists on.
+    """Format and codec of a file that starts with `head`; `format` is what the caller requires.
 
-    InputError when name (or `format`) and content disagree, or when neither says enough.
+    InputError if name (or `format`) and content disagree, or if neither is enough.
     """
     claimed, claimed_codec = by_name(name)
     codec = _codec_of(head)
@@ -86,7 +86,7 @@ def sniff(head: bytes, name: str, format: Format | None = None) -> tuple[Format,
 
 
 def by_name(name: str) -> tuple[Format | None, Codec]:
-    """What the extensions say: `a.json.gz` is JSON in gzip; None when they say nothing."""
+    """The format and codec by extension: `a.json.gz` is JSON in gzip; None if there is none."""
     path = PurePosixPath(name.lower())
     codec = _CODECS.get(path.suffix, Codec.NONE)
     if codec is not Codec.NONE:
@@ -95,7 +95,7 @@ def by_name(name: str) -> tuple[Format | None, Codec]:
 
 
 def check_whole(path: Path, format: Format, codec: Codec, name: str) -> int:
-    """Read as much of a file as it takes to know that it is not cut off; the bytes of content in it.
+    """Read as much of a file as needed to know that it is not cut off; the bytes of content in it.
 
     A compressed file is unpacked to its end, a columnar one must have its footer or its last message.
     """
@@ -116,7 +116,7 @@ def _codec_of(head: bytes) -> Codec:
 
 
 def _content(head: bytes, name: str) -> Format | None:
-    """The columnar format that the content shows, None for text; anything else is refused."""
+    """The columnar format of the content, None for text; anything else is refused."""
     if head.startswith(b"PAR1"):
         return Format.PARQUET
     if head.startswith((b"ARROW1", _ARROW_STREAM)):
@@ -134,7 +134,7 @@ def _content(head: bytes, name: str) -> Format | None:
 
 
 def _looks_binary(head: bytes) -> bool:
-    """More than a quarter is neither text nor UTF-8. Single bad bytes are left to the gate."""
+    """Whether more than a quarter is neither text nor UTF-8. Single bad bytes are left to the gate."""
     if not head:
         return False
     controls = len(head) - len(head.translate(None, _CONTROLS))
@@ -152,13 +152,14 @@ def _by_text(head: bytes, name: str) -> Format:
 
 
 def _is_ndjson(head: bytes) -> bool:
-    """Objects, one a line: one of the first lines is a whole object that begins at the margin."""
+    """Whether it is objects, one a line: one of the first lines is a whole object that begins at the
+    margin."""
     text = _strip(head)
     if not text.startswith(b"{"):
         return False
     lines = text.split(b"\n", 16)
     if len(lines) == 1:
-        return True  # one line, whole or longer than the head: the same as NDJSON
+        return True  # one line, complete or longer than the head: the same as NDJSON
     return any(line.startswith(b"{") and _is_object(line) for line in lines[:16])
 
 
@@ -174,7 +175,7 @@ def _strip(head: bytes) -> bytes:
 
 
 def _unpacked_head(head: bytes, codec: Codec, name: str) -> bytes:
-    """The first bytes of the content. A cut head has no readable end, so less and less is asked for."""
+    """The first bytes of the content. A cut head has no readable end, so less and less is requested."""
     import pyarrow as pa
 
     ask = HEAD_BYTES // 4
@@ -235,7 +236,7 @@ def _check_columnar(path: Path, format: Format, name: str) -> None:
             with ipc.open_stream(source) as stream:
                 for _ in stream:
                     pass
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"is not a whole {format} file: {str(error).splitlines()[0]}",
             where=name,

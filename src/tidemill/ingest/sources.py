@@ -1,4 +1,4 @@
-"""Which files the user means: names, globs, folders, `-`. It only looks; it never opens for writing."""
+"""Finds the files that a user names: paths, globs, folders, `-`. It never opens a file."""
 
 from __future__ import annotations
 

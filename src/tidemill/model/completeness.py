@@ -12,7 +12,7 @@ from tidemill.model.errors import IncompleteError, Retry
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import Interval, format_instant
 
-Why = Literal["expired", "not_built", "retracted"]
+Why = Literal["expired", "not_built", "retracted", "damaged"]
 What = Literal["landed", "failed", "retraction", "tiles", "windows"]
 
 ROUND: Final = "tidemill run --once"
@@ -36,7 +36,7 @@ class Pending:
     """Something that is known of and not in the answer yet, and what will put it there."""
 
     what: What
-    count: int | None  # slices, or tiles; None: not told
+    count: int | None  # slices, or tiles; None: unknown
     detail: str  # one plain sentence
     remedy: str
     records: int | None = None  # None: nobody knows yet
@@ -65,6 +65,9 @@ class Available:
 
     levels: Mapping[str, int] = field(default_factory=dict)  # by the name of a rollup level
     raw: int | None = None
+    lost: Mapping[str, Sequence[Interval]] = field(
+        default_factory=dict
+    )  # by level, or `raw`: with damaged files
     outdated: Mapping[str, Sequence[Outdated]] = field(default_factory=dict)  # by metric
 
     def level_from(self, level: str) -> int | None:
@@ -84,7 +87,17 @@ class Available:
         """For a query that nothing before the end of `gone` can answer."""
         levels = {level.name: max(gone.before, self.levels.get(level.name, gone.before)) for level in LEVELS}
         raw = gone.before if self.raw is None else max(gone.before, self.raw)
-        return Available(levels, raw, self.outdated)
+        return Available(levels, raw, self.lost, self.outdated)
+
+
+PUT_BACK: Final = "Put the file back from a copy of the warehouse: `tidemill repair --explain` names it"
+NOTHING_HELPS: Final = "Nothing makes it again: what it was made of has expired"
+
+
+def damaged(span: Interval, what: str, remedy: str) -> Missing:
+    """What an answer says of a part of its span that was lost with a damaged file."""
+    detail = f"{what} of {span} was lost with a damaged file, and cannot be made again"
+    return Missing(span, "damaged", detail, remedy)
 
 
 def not_built(span: Interval, gone: Outdated, metric: str) -> Missing:

@@ -21,7 +21,7 @@ class Retry(StrEnum):
 class TidemillError(Exception):
     """Root of all errors that are somebody's to fix, as opposed to bugs."""
 
-    code: str = "error"  # of its class, but for what a server told: that has the one of its answer
+    code: str = "error"  # of its class, except for errors of a server, which have the code of the response
     retry: Retry = Retry.NEVER
     exit_code: ClassVar[int] = 1
 
@@ -110,12 +110,24 @@ class BusyError(TidemillError):
     exit_code = 4
 
 
+class LeaseLostError(BusyError):
+    """Another process has taken over what this one was working on: nothing that it does counts any more."""
+
+
 class StorageError(TidemillError):
     """The warehouse cannot be read or written (disk full, no permission, damage)."""
 
     code = "storage"
     retry = Retry.LATER
     exit_code = 3
+
+
+class UnlandedError(StorageError):
+    """Events are in the log of a gateway, but not in a slice yet, and their sender was to wait for that."""
+
+    def __init__(self, message: str) -> None:
+        hint = "send the same again: what the gateway has landed meanwhile is a duplicate then"
+        super().__init__(message, hint=hint)
 
 
 class DamageError(StorageError):
@@ -129,7 +141,7 @@ class DamageError(StorageError):
         super().__init__(message, hint=hint, where=where)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """So that it gets from a worker to whoever started it."""
+        """Pickled by its arguments, so that it can be raised in another process."""
         return partial(DamageError, where=self.where, hint=self.hint), (self.message,)
 
 
@@ -210,7 +222,7 @@ class DefectError(TidemillError):
 
 
 def as_tidemill_error(error: Exception) -> TidemillError:
-    """Any error as a user is told of it."""
+    """Any error as one that is shown to users."""
     if isinstance(error, TidemillError):
         return error
     if isinstance(error, MemoryError):
@@ -224,7 +236,7 @@ def as_tidemill_error(error: Exception) -> TidemillError:
         return StorageError(
             error.strerror or str(error),
             where=str(error.filename or ""),
-            hint="check the disk, its free space and who may write to it",
+            hint=getattr(error, "hint", "") or "check the disk, its free space and who may write to it",
         )
     first = (str(error).splitlines() or [""])[0]
     return DefectError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from typing import Final
 
@@ -20,6 +22,32 @@ def safe_name(name: str, what: str) -> str:
     if not is_safe_name(name):
         raise InputError(f"{what} name {name!r} is not allowed", hint=NAME_HINT)
     return name
+
+
+BUCKETS: Final = ("s3://", "gs://", "az://")  # how the address of a warehouse in a bucket begins
+BUCKET_FOLDER: Final = "bucket~"  # how the local folder of such a warehouse begins; the address follows
+# Set where tasks run on other machines than the process that started them: then a bucket is all that they
+# share, and what one step of a job leaves for the next is in it as well.
+SHARED_STAGING: Final = "TIDEMILL_SHARED_STAGING"
+MOST_ADDRESS: Final = 180  # bytes of such an address: the name of a folder has at most 255
+
+
+def bucket_folder(url: str) -> str:
+    """The name of the local folder of a warehouse in a bucket. Its paths say where its files really are: a
+    process that is given only a path, on whichever machine, knows the bucket from it."""
+    return BUCKET_FOLDER + base64.urlsafe_b64encode(url.rstrip("/").encode()).decode().rstrip("=")
+
+
+def bucket_address(folder: str) -> str | None:
+    """The address of the bucket whose local folder has this name; None if it is not such a folder."""
+    if not folder.startswith(BUCKET_FOLDER):
+        return None
+    text = folder.removeprefix(BUCKET_FOLDER)
+    try:
+        url = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return url if url.startswith(BUCKETS) else None
 
 
 def quoted(identifier: str) -> str:

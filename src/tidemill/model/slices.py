@@ -161,7 +161,7 @@ class SliceEntry:
 
     @property
     def tried_next(self) -> int | None:
-        """When it is tried again, told to people: one that is due at once was due when it arrived."""
+        """When it is tried again, for display: one that is due at once was due when it arrived."""
         return None if self.retry_at is None else max(self.retry_at, self.slice.arrival)
 
     @property

@@ -278,7 +278,7 @@ class WindowResult:
 
 
 def window_id(spec: WindowSpec, tenant: str, key: tuple[Value, ...], start: int, ordinal: int) -> str:
-    """The same for the same window, whoever says it: `ordinal` numbers windows of one key (values of
+    """Identifies the window in every process: `ordinal` numbers windows of one key (values of
     `spec.key`) that begin at the same instant, which only count and state windows can."""
     identity_fields = json.dumps(
         [spec.stream, spec.name, tenant, list(key), start, ordinal], ensure_ascii=False

@@ -6,6 +6,7 @@ Naive datetimes and floats are refused, so nothing is rounded.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -216,3 +217,33 @@ class Interval:
 
     def __str__(self) -> str:
         return f"[{format_instant(self.start)}, {format_instant(self.end)})"
+
+
+def joined(spans: Iterable[Interval]) -> list[Interval]:
+    """Those that follow one another as one; they come by time and do not overlap."""
+    found: list[Interval] = []
+    for span in spans:
+        if found and found[-1].end == span.start:
+            found[-1] = Interval(found[-1].start, span.end)
+        elif span.start < span.end:
+            found.append(span)
+    return found
+
+
+def cut(span: Interval, gone: Iterable[Interval]) -> Iterator[tuple[Interval, bool]]:
+    """The parts of a span by time, each with whether it lies in one of `gone`, which may overlap."""
+    found: list[Interval] = []
+    for one in sorted(gone, key=lambda one: one.start):
+        start, end = max(one.start, span.start), min(one.end, span.end)
+        if found and start <= found[-1].end:
+            found[-1] = Interval(found[-1].start, max(end, found[-1].end))
+        elif start < end:
+            found.append(Interval(start, end))
+    at = span.start
+    for one in found:
+        if at < one.start:
+            yield Interval(at, one.start), False
+        yield one, True
+        at = one.end
+    if at < span.end:
+        yield Interval(at, span.end), False

@@ -54,7 +54,7 @@ class WindowKey:
 
     @property
     def id(self) -> str:
-        """The same for the same window, whoever says it."""
+        """Identifies the window in every process."""
         identity = json.dumps([self.stream, AGGREGATION, self.span, self.start], ensure_ascii=False)
         return hashlib.sha256(identity.encode()).hexdigest()[:ID_DIGITS]
 
@@ -81,9 +81,9 @@ class Member:
     name: str  # its id, or `id~n` once a retraction changed what was accepted from it
     arrival: int  # of the slice that it counts as of
     bounds: Interval | None  # as declared, else from its first to its last event
-    desired: bool = False  # used, by the last judgement
+    desired: bool = False  # used, by the last evaluation
     observed: bool = False  # part of what was built last
-    ignored: str | None = None  # why it is not used, by the last judgement
+    ignored: str | None = None  # why it is not used, by the last evaluation
     metadata: str | None = None  # what its sender said of the dataset, as JSON
     rank: int | None = None  # place of the slice whose rejects it holds, which it counts as of; None: `seq`
     rejected: int = 0  # records of it that were rejected; nobody knows which windows they are of
@@ -128,17 +128,19 @@ class Window:
     """A window as it is stored."""
 
     key: WindowKey
-    version: int  # another with every change (but of the lease's end); a judgement on an older one is void
+    version: int  # changes with every change but the lease's end; an evaluation of an older version is void
     phase: Phase = Phase.WAITING
     reason: str | None = None  # why it waits: a code such as `cutoff`, `coverage`, `gap`
     detail: str | None = None  # the same for people: "coverage missing before 10:09"
-    check_at: int | None = None  # when time alone may change the judgement
-    ready: bool = False  # by the last judgement
-    desired: str | None = None  # hash of the set it should be made of; None before it was judged
+    check_at: int | None = None  # when time alone may change the evaluation
+    ready: bool = False  # by the last evaluation
+    desired: str | None = (
+        None  # hash of the set of slices it should be built from; None before it was evaluated
+    )
     observed: str | None = None  # hash of the set it was made of; None: there is no current dataset
     revision: int = 0  # of the newest dataset, 0 before the first
     sealed: int | None = None  # place in the ledger up to which slices count although they came late
-    seal: int | None = None  # what `sealed` is or becomes once it is built as it was judged last
+    seal: int | None = None  # what `sealed` is or becomes once it is built as last evaluated
     file: str | None = None  # of the newest dataset, relative to the warehouse
     rows: int | None = None
     bytes: int | None = None
@@ -150,7 +152,7 @@ class Window:
     lease_until: int | None = None  # … and until when nobody else may
     error: str | None = None
     blocked_by: int | None = None  # place of the undecided slice that it waits for
-    rules: str | None = None  # a name for the rules of the last judgement; None: nobody knows
+    rules: str | None = None  # names the rules of the last evaluation; None: unknown
     columns: str | None = None  # a name for the columns of the newest dataset; None: nobody knows
     checksum: str | None = None  # of the bytes of the newest dataset; None: nobody knows
 
@@ -175,6 +177,18 @@ class WindowGlance(NamedTuple):
         )  # fmt: skip
 
 
+class WindowGroup(NamedTuple):
+    """Windows of one stretch of time that are alike in all that decides their states but their start."""
+
+    at: int  # where the stretch begins
+    phase: Phase
+    is_sealed: bool
+    is_due: bool  # it waits for a cutoff that has come
+    windows: int  # how many
+    first: int  # the start of the first of them,
+    last: int  # and of the last
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What the coordinator decided about a window, for the version of it that it read."""
@@ -195,7 +209,7 @@ class Evaluation:
     rules: str | None = None  # a name for the rules that it was made by
     reshape: bool = False  # what was built has other columns than are declared now
     unseal: bool = False  # by the rules of today the window would not have been sealed
-    events: Sequence[OutboxEvent] = ()  # to be told when this is recorded
+    events: Sequence[OutboxEvent] = ()  # to publish when this is recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What every output is to the pipeline: a function of a set of slices of one stream, kept current.
+"""The contract between outputs and the pipeline: an output is a function of a set of slices of one stream,
+kept current.
 
 A round, `verify`, `scrub`, `recover`, `rebuild` and retention are loops over the outputs of a stream. A new
 kind of output is a folder beside this file and one line in `pipeline/workers.py`.
@@ -6,25 +7,30 @@ kind of output is a folder beside this file and one line in `pipeline/workers.py
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.expiry import ExpiryStep
 from tidemill.model.slices import SliceEntry
 from tidemill.model.time import Interval
 from tidemill.raw.accept.batch import Batch
-from tidemill.raw.recall import PartFacts
+from tidemill.raw.recovered_batches import PartFacts
+from tidemill.storage.layout import TableKind
 from tidemill.storage.scrubbing import FileCheck, ScrubTally
 from tidemill.storage.tables.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
 
 
 class Stage(Enum):
     """When in a round outputs are refreshed."""
 
-    ACCEPTED = 1  # with the batch at hand, before raw is packed
-    SETTLED = 2  # when raw stays as it is for the rest of the round
+    ACCEPTED = 1  # with the accepted batch still in memory, before raw is packed
+    SETTLED = 2  # when raw no longer changes in this round
     BUILT = 3  # after the datasets of all streams are built
 
 
@@ -47,28 +53,28 @@ class RoundStart:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something in an output that is not what the slices give."""
+    """Something in an output that differs from what the slices give."""
 
     what: str  # tile, window, dataset, result, index, chain …
     where: str
     difference: str
-    remedy: str = ""  # the command that mends it, where there is one
+    remedy: str = ""  # the command that fixes it, if there is one
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What was held against raw."""
+    """What was compared with raw."""
 
     compared: int = 0
-    sealed: int = 0  # that can no longer be held against raw, since that is gone
+    sealed: int = 0  # what can no longer be compared, since its raw has expired
     differences: Sequence[Difference] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RawFacts:
-    """Raw as `verify` found it, which outputs are held against."""
+    """Raw as `verify` found it, to compare outputs with."""
 
-    entries: Sequence[SliceEntry]  # of the ledger
+    entries: Sequence[SliceEntry]  # entries of the ledger
     parts: Sequence[PartFacts]
     snapshot: Snapshot
 
@@ -82,12 +88,12 @@ class Need:
 
 
 class Output(Protocol):
-    """One kind of output of one stream. The caller must hold the tick lock, but for `scrub`, `needs_raw_from`
-    and `expiring`, which only look."""
+    """One kind of output of one stream. The caller must hold the tick lock, except for `scrub`,
+    `needs_raw_from` and `expiring`, which only read."""
 
     @property
     def name(self) -> str:
-        """Unique among the outputs, and the folder of the warehouse that it is in."""
+        """Unique among the outputs, and the name of its folder in the warehouse."""
         ...
 
     @property
@@ -96,87 +102,113 @@ class Output(Protocol):
         ...
 
     def catch_up(self) -> None:
-        """Take up what a process that died left: what is committed, and the state does not know."""
+        """Record what a process that died had committed but not recorded in the state."""
         ...
 
     def has_work(self) -> bool:
-        """Whether it is stale, or a process that died left something of it, though nothing is to be accepted;
-        answered without opening a table that nobody wrote to."""
+        """Whether it is stale, or a process that died left something unfinished, although nothing is to be
+        accepted. Must not open tables that have not changed."""
         ...
 
     def accepted(self, batch: Batch) -> None:
-        """A batch was accepted in this round, and what it left for the outputs is still at hand."""
+        """Called after a batch was accepted in this round, while its data is still in memory."""
         ...
 
     def refresh(self, start: RoundStart) -> Refreshed | None:
-        """Bring it in line with the accepted slices; None: the stream has none of it, or it has to wait."""
+        """Bring it in line with the accepted slices; None if the stream has no such output or it must
+        wait."""
         ...
 
     def compact(self, now: int) -> int:
-        """A round had nothing to do for the stream: merge small files that wait. How many went."""
+        """Merge small files; called when a round had nothing else to do for the stream. How many were
+        merged."""
         ...
 
     def verify(self, raw: RawFacts, now: int) -> Verified:
-        """Make it again from raw, beside what there is, and compare."""
+        """Build it again from raw, outside the warehouse, and compare."""
         ...
 
     def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
-        """Hold its files that are not parts of tables against their checksums, in the order of their names;
-        those whose names come after one. Reads only, beside whoever writes."""
+        """Compare its files that are not parts of tables with their checksums, in order of name; only those
+        after a given name. Reads only, while others may write."""
         ...
 
     def recover(self, now: int) -> int:
-        """Enter what stands in the warehouse in a state that knows nothing of it; how many things."""
+        """Record what is in the warehouse in an empty state; how many things."""
         ...
 
     def rebuild(self, span: Interval | None, now: int) -> Refreshed:
-        """Make what lies in a span (None: all of it) again from raw."""
+        """Build what lies in a span (None: everything) again from raw."""
         ...
 
     def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
-        """Of damaged files of it, by their paths in the warehouse, those that cannot be made again, each with
-        what is lost with it."""
+        """Which of its damaged files (paths in the warehouse) cannot be made again, each with what is
+        lost."""
         ...
 
     def lose(self, files: Collection[str], now: int) -> None:
-        """These files of it are gone, by their paths in the warehouse: what they held counts as not made, so
-        that the next refresh makes it again. To do it again changes nothing."""
+        """Treat these files (paths in the warehouse) as lost: the next refresh makes them again.
+        Idempotent."""
         ...
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
-        """What it still needs raw for that is to expire before an instant; `version` is that of raw."""
+        """What it still needs of raw that is about to expire before an instant; `version` is that of raw."""
         ...
 
     def expiring(self, now: int) -> Iterator[ExpiryStep]:
-        """What is older than its retention."""
+        """The steps that remove what is older than its retention."""
         ...
 
     def expire(self, step: ExpiryStep, now: int) -> None:
-        """Let go of what one of those steps says. A crash is finished by doing it again."""
+        """Carry out one of those steps. A crash is finished by doing it again."""
         ...
 
 
+class RecordedVersion:
+    """The version of a table that one output makes and nothing else records. The state takes it, so that a
+    table that vanishes is missed until it is made again."""
+
+    def __init__(self, warehouse: Warehouse, kind: TableKind, stream: str) -> None:
+        self._warehouse = warehouse
+        self._kind: TableKind = kind
+        self._stream = stream
+
+    def check(self) -> None:
+        """Before the table is refreshed: one that is gone begins again."""
+        state = self._warehouse.state
+        is_known = bool(state.table_versions(self._stream).get(self._kind, 0))
+        if is_known and self._warehouse.existing(self._kind, self._stream) is None:
+            log.warning("a table is gone, and is made again: %s", self._kind, extra={"stream": self._stream})
+            state.forget_versions(self._stream, [self._kind])
+
+    def record(self) -> None:
+        """After it was changed, or found by `recover`."""
+        table = self._warehouse.existing(self._kind, self._stream)
+        if table is not None:
+            self._warehouse.state.record_seen(self._stream, {self._kind: table.version})
+
+
 class Simple:
-    """What most outputs have in common: they are refreshed by comparing, they hold nothing back, nothing of
-    them expires by itself, and what a crash left of them is found by the next refresh."""
+    """Defaults for most outputs: a refresh finds what is new by comparing, nothing is held back or expires by
+    itself, and the next refresh finds what a crash left."""
 
     stage = Stage.SETTLED
 
     def catch_up(self) -> None:
-        """Nothing is on record that a crash could have left behind."""
+        """A crash leaves nothing that would have to be recorded."""
 
     def has_work(self) -> bool:
         """A refresh finds out by itself."""
         return False
 
     def accepted(self, batch: Batch) -> None:
-        """A refresh finds by itself what is new."""
+        """A refresh finds what is new by itself."""
 
     def compact(self, now: int) -> int:
         return 0
 
     def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
-        """All that it has is in tables."""
+        """Everything it has is in tables."""
         yield from ()
 
     def recover(self, now: int) -> int:
@@ -186,7 +218,7 @@ class Simple:
         return {}
 
     def lose(self, files: Collection[str], now: int) -> None:
-        """A refresh finds by itself what is gone."""
+        """A refresh finds by itself what is missing."""
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         yield from ()

@@ -1,1 +1,1 @@
-"""One round over all streams, and what keeps a warehouse right: verify, recover, retention, events."""
+"""One round over all streams, and the upkeep of a warehouse: verify, recover, retention, events."""

@@ -1,7 +1,5 @@
-"""What a stream makes of time, in one page: whose time counts, how far it has come, which windows there
-are, when they close and what becomes of what is late. It only tells what is declared and on record; it
-decides nothing.
-"""
+"""How a stream treats time, on one page: which time counts, the watermarks, its windows, when they close and
+what is done with late data. It only reports what is declared and recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ class ExplainedTime:
     max_buffer_bytes: int | None = None  # None: nothing is buffered
     skew_past: int | None = None
     skew_future: int | None = None
-    messages: str | None = None  # the column that holds messages, whose streams may tell the time
+    messages: str | None = None  # the column that holds messages, whose streams may give the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +65,10 @@ class ExplainedDatasets:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedRetention:
-    """What is let go after how long, and what becomes of events of a time that raw is gone for."""
+    """What expires after how long, and what is done with events whose raw has expired."""
 
-    keep: Mapping[str, int]  # what is not in it is kept for ever
-    sealed_before: int | None  # raw before this instant is gone
+    keep: Mapping[str, int]  # what is not in it is kept forever
+    sealed_before: int | None  # raw before this instant has expired
     policy: Literal["merge", "refuse"]
 
 
@@ -88,7 +86,7 @@ class Explained:
 
 
 def explain_stream(stream: Stream, state: State, now: int, sealed: int | None = None) -> Explained:
-    """All of it, with the watermarks as they stand at `now`; raw before the instant `sealed` is gone."""
+    """The whole page, with the watermarks at `now`; raw before the instant `sealed` has expired."""
     clocks = state.clocks(stream.name)
     sources = standings(clocks, idle_sources(stream, clocks, now))
     return Explained(

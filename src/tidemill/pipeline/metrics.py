@@ -1,7 +1,7 @@
-"""Prometheus metrics of a running mill: counters of what it did, gauges of where its streams stand.
+"""Prometheus metrics of a running mill: counters of what it did, gauges of the state of its streams.
 
-Gauges are read from the state when they are asked for, so they are right whoever did the work; counters
-count the work of this process. Served on loopback unless somebody says otherwise.
+Gauges are read from the state when they are scraped, so they are right whichever process did the work;
+counters count the work of this process. Served on loopback unless configured otherwise.
 """
 
 from __future__ import annotations
@@ -60,10 +60,7 @@ class Meter:
     ) -> None:
         self.registry = CollectorRegistry()
         self._tries = tries
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"tidemill_{name}", text, ("stream", *labels), registry=self.registry)
-
+        counter, gauge = self._counter, self._gauge
         self._records = counter("records", "Records decided, by outcome", "outcome")
         self._rejects = counter("rejects", "Records rejected, by reason", "reason")
         self._faults = counter(
@@ -90,10 +87,7 @@ class Meter:
         self._compacted = counter("chains_compacted", "Chains compacted, by reason", "reason")
         self._merged = counter("chain_deltas_merged", "Deltas merged into checkpoints")
         self._remade = counter("chains_remade", "Chains made again, since a delta came before a checkpoint")
-        self._chains = {
-            name: Gauge(f"tidemill_chain_{name}", what, ("stream",), registry=self.registry)
-            for name, what in _OF_CHAINS.items()
-        }
+        self._chains = {name: gauge(f"chain_{name}", what) for name, what in _OF_CHAINS.items()}
         self._seconds = Histogram(
             "tidemill_build_seconds",
             "Time to build a window",
@@ -101,22 +95,22 @@ class Meter:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._unpacked = Gauge(
-            "tidemill_slices_unpacked",
-            "Slices that wait for others to be packed with, after the last round",
-            ("stream",),
-            registry=self.registry,
+        self._unpacked = gauge(
+            "slices_unpacked", "Slices that wait for others to be packed with, after the last round"
         )
-        self._damaged = Gauge(
-            "tidemill_datasets_damaged",
-            "Datasets whose files are missing or damaged, after the last round",
-            ("stream",),
-            registry=self.registry,
+        self._damaged = gauge(
+            "datasets_damaged", "Datasets whose files are missing or damaged, after the last round"
         )
         self.registry.register(_StreamSamples(streams, state, clock, late))
         self.registry.register(_Ingest(ingest))
         self._gateway = _Gateway()
         self.registry.register(self._gateway)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"tidemill_{name}", text, ("stream", *labels), registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"tidemill_{name}", text, ("stream",), registry=self.registry)
 
     def tick(self, report: TickReport) -> None:
         """Count what a round did."""
@@ -172,12 +166,12 @@ class Meter:
                 self._built.labels(stream, outcome.trigger).inc()
 
     def window_results(self, stream: str, window: str, results: int, withdrawn: int) -> None:
-        """Count what came out of a streaming window."""
+        """Count what was published for a streaming window."""
         self._results.labels(stream, window).inc(results)
         self._taken_back.labels(stream, window).inc(withdrawn)
 
     def watch(self, gateway: Callable[[], GatewayStatus]) -> None:
-        """From now on, also tell of this gateway, in place of any before."""
+        """From now on, also report this gateway, in place of any before."""
         self._gateway.status = gateway
 
     def text(self) -> str:
@@ -204,7 +198,7 @@ class Meter:
 
 
 class _StreamSamples(Collector):
-    """Where streams stand, read from the state when asked."""
+    """The state of streams, read when scraped."""
 
     def __init__(
         self, streams: Mapping[str, Stream], state: State, clock: Callable[[], int], late: LateOf
@@ -307,7 +301,7 @@ _OF_SOURCES: Final = {
 def _totals(
     streams: Mapping[str, Stream], state: State, late: LateOf
 ) -> list[GaugeMetricFamily | CounterMetricFamily]:
-    """What was counted since a stream began; of late rows also what each window did with them."""
+    """Totals since a stream began; for late rows also what each window did with them."""
     families = {
         name: CounterMetricFamily(f"tidemill_{name}", text, labels=["stream"])
         for name, text in _TOTALS.items()
@@ -326,7 +320,7 @@ def _totals(
         for window, fates in found.windows.items():
             reported = dict.fromkeys(("dropped", "next_window", "reemitted"), 0)
             for fate, count in fates.items():
-                if fate is not Fate.ON_TIME:  # behind the watermark, and in time for its window
+                if fate is not Fate.ON_TIME:  # behind the watermark, but in time for its window
                     reported[fate.value if fate.used else "dropped"] += count
             for word, count in reported.items():
                 rows.add_metric([name, window, word], count)
@@ -363,7 +357,7 @@ def _event_time(
 
 
 class _Ingest(Collector):
-    """What is wrong with how slices come in, when asked."""
+    """Problems of ingestion, read when scraped."""
 
     def __init__(self, health: Callable[[], IngestHealth]) -> None:
         self._health = health
@@ -385,7 +379,7 @@ class _Ingest(Collector):
 
 
 class _Gateway(Collector):
-    """A gateway of this process, as it is when asked; nothing where there is none."""
+    """The gateway of this process, if there is one, read when scraped."""
 
     def __init__(self) -> None:
         self.status: Callable[[], GatewayStatus] | None = None

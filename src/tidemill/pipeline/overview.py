@@ -1,6 +1,6 @@
-"""All streams at a glance, cheap enough to be looked at every second: rates, lag, outcomes, queue, problems.
+"""All streams at a glance, cheap enough for every second: rates, lag, outcomes, queue, problems.
 
-It reads the state alone, never a table, so it costs the same however long the history is.
+It reads only the state, never a table, so its cost does not depend on the length of the history.
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ from tidemill.model.slices import CountedAs, SliceStatus
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.model.windows import Phase
 from tidemill.pipeline.scrub_progress import scrub_status
+from tidemill.pipeline.status import quarantined
+from tidemill.raw.tenant_clock import own_rows, own_watermark
 from tidemill.storage.state.faults import WAREHOUSE, Fault, faults_of
 
 if TYPE_CHECKING:
     from tidemill.pipeline.workers import Workers
 
-OVER: Final = MINUTE  # that a rate is of
+OVER: Final = MINUTE  # the time over which a rate is taken
 _LOOKED_AT: Final = 1_000  # newest slices that a rate is taken from, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that needs somebody, and what to do."""
+    """Something that an operator has to handle, and how."""
 
     what: str  # fault, failed_slices, failed_windows or damage
     detail: str
@@ -46,7 +48,7 @@ class StreamOverview:
     slices: Mapping[str, int]
     windows: Mapping[str, int]  # by phase; empty: it has none
     stale_tiles: int
-    rollups_through: int | None  # events before this instant are in the rollups; None: there is none
+    rollups_through: int | None  # events before this instant are in the rollups; None: no rollups
     datasets_through: int | None  # end of the newest window that is built
     problems: Sequence[Problem] = field(default_factory=tuple)
 
@@ -85,8 +87,71 @@ def overview_of(workers: Workers, stream: str) -> StreamOverview:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TenantOverview:
+    """What one tenant of a shared stream can know of it: of its own events, and nothing of others."""
+
+    stream: str
+    description: str
+    per_second: float  # accepted events, by arrival, of the last minute
+    newest_arrival: int | None
+    watermark: int | None  # as if the stream had no other events
+    outcomes: Mapping[str, int]  # accepted: those that raw still has; conflict, rejected: in quarantine
+    rollups_through: int | None  # None: there is none, or it is not known while tiles are to be made again
+    problems: Sequence[Problem]
+
+    def lag(self, now: int) -> int | None:
+        return None if self.watermark is None else now - self.watermark
+
+
+class TenantRefusals:
+    """How many records of a tenant are in quarantine, by outcome; read again when the quarantine changed."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._known: dict[tuple[str, str], tuple[int, Mapping[str, int]]] = {}
+
+    def of(self, stream: str, tenant: str) -> Mapping[str, int]:
+        held = self._workers.warehouse.snapshot("quarantine", stream)
+        version = -1 if held is None else held.version
+        known = self._known.get((stream, tenant))
+        if known is None or known[0] != version:
+            rows = quarantined(self._workers, stream, None, None, None, None, tenant)
+            refused = rows.column("outcome").to_pylist()
+            counts = {
+                name.value: refused.count(name.value) for name in (CountedAs.CONFLICT, CountedAs.REJECTED)
+            }
+            known = self._known[stream, tenant] = (version, counts)
+        return known[1]
+
+
+def tenant_overview_of(
+    workers: Workers, refusals: TenantRefusals, stream: str, tenant: str
+) -> TenantOverview:
+    """It reads which rows are the tenant's; of a part once."""
+    warehouse, declared = workers.warehouse, workers.project.stream(stream)
+    now, own = warehouse.clock(), own_rows(warehouse.snapshot("raw", stream), tenant)
+    recent = sum(one.rows for one in own.values() if one.arrival > now - OVER)
+    newest = max((one.newest for one in own.values()), default=None)
+    rolled = None if newest is None or not declared.metrics else newest - newest % BASE.width + BASE.width
+    accepted = {CountedAs.ACCEPTED.value: sum(one.rows for one in own.values())}
+    failing = Problem(
+        "fault", "this stream cannot be worked on at the moment", "whoever runs the server sees why"
+    )
+    return TenantOverview(
+        stream=stream,
+        description=declared.description,
+        per_second=recent * SECOND / OVER,
+        newest_arrival=max((one.arrival for one in own.values()), default=None),
+        watermark=own_watermark(declared, own, warehouse.source_of, now) if own else None,
+        outcomes={**accepted, **refusals.of(stream, tenant)},
+        rollups_through=None if workers.state.stale_tiles(stream) else rolled,
+        problems=[failing] if faults_of(workers.state, stream) else [],
+    )
+
+
 def problems_of_all(workers: Workers) -> list[Problem]:
-    """What is not of one stream: faults of work for all, and damaged files."""
+    """Problems that concern all streams: faults of shared work, and damaged files."""
     found = [_of_fault(fault) for fault in faults_of(workers.state, WAREHOUSE)]
     damaged = len(scrub_status(workers.state).damages)
     if damaged:

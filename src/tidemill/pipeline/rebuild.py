@@ -1,12 +1,12 @@
-"""`rebuild --rollups`, `--index` and `--columns`: makes them again from raw; the same comes out.
+"""`rebuild --rollups`, `--index` and `--columns`: makes them again from raw, with the same result.
 
-It decides nothing: rollups and index have one way to be made.
+They are made by the same code as in a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidemill.ingest import arguments
@@ -17,8 +17,6 @@ from tidemill.outputs.index.indexer import Indexed, touches, wanted_parts
 from tidemill.outputs.rollups.output import RolledUp
 from tidemill.outputs.rollups.planning import horizons_of
 from tidemill.pipeline.rounds import tick_stream
-from tidemill.storage import layout
-from tidemill.storage.locks import exclusive
 from tidemill.storage.state.faults import Unguarded
 
 if TYPE_CHECKING:
@@ -34,17 +32,17 @@ class Remade:
     """What was made again of the rollups."""
 
     tiles: list[Rebuilt]
-    sealed: int  # 5s tiles that raw is gone for: they stay as they are
+    sealed: int  # 5s tiles whose raw has expired: they stay as they are
 
 
 @dataclass(frozen=True, slots=True)
 class RemakePlan:
-    """What would be made again, as things stand: of what waits to be accepted nothing is known yet."""
+    """What would be made again now; slices that wait to be accepted are not considered."""
 
     tiles: Mapping[str, int]  # by level
     sealed: int
     parts: int  # of the index
-    pending: int  # slices, accepted before anything is made again
+    pending: int  # slices that are accepted before anything is made again
 
 
 class Rebuilder:
@@ -57,7 +55,7 @@ class Rebuilder:
         """Rebuild the rollups of a span, or all, from raw. Returns what was rebuilt."""
         workers, span = self._workers, arguments.span(start, end)
         self._check_metrics(stream)
-        with exclusive(layout.tick_lock(workers.root), "rebuild"):
+        with workers.warehouse.working("rebuild"):
             self._settle(stream)
             done = workers.output(stream, "rollups").rebuild(span, workers.warehouse.clock())
             assert isinstance(done, RolledUp)
@@ -67,29 +65,30 @@ class Rebuilder:
         """Rebuild the index of a span, or all of it, from raw. Returns what was rebuilt."""
         workers, span = self._workers, arguments.span(start, end)
         self._check_indexed(stream)
-        with exclusive(layout.tick_lock(workers.root), "rebuild"):
+        with workers.warehouse.working("rebuild"):
             self._settle(stream)
             done = workers.output(stream, "index").rebuild(_all(span), workers.warehouse.clock())
             assert isinstance(done, Indexed)
             return done
 
     def columns(self, stream: str) -> RemadeColumns:
-        """Make the declared columns of raw again, in all parts that have them by another declaration. Returns
+        """Make the declared columns of raw again, in all parts with columns of another declaration. Returns
         what was made."""
         workers = self._workers
         declared = workers.project.stream(stream)
-        with exclusive(layout.tick_lock(workers.root), "rebuild"):
+        with workers.warehouse.working("rebuild"):
+            stale = workers.packer.stale(stream)  # before a round makes some of them
             self._settle(stream)
-            now = workers.warehouse.clock()
-            done = workers.packer.remake_all(declared, now)
+            done = workers.packer.remake_all(declared, workers.warehouse.clock())
             self._settle(stream)  # the index follows
-            return done
+            made = stale.parts - done.left.parts, stale.rows - done.left.rows
+            return replace(done, parts=made[0], rows=made[1])
 
     def results(self, stream: str, window: str) -> WindowRefresh:
         """Rebuild the damaged results of a streaming window from raw. Returns what was rebuilt."""
         workers = self._workers
         declared = workers.project.stream(stream)
-        with exclusive(layout.tick_lock(workers.root), "rebuild"):
+        with workers.warehouse.working("rebuild"):
             self._settle(declared.name)
             return workers.streaming_windows.repair(declared.name, window, workers.warehouse.clock())
 
@@ -109,11 +108,11 @@ class Rebuilder:
         return RemakePlan(tiles, sealed, parts, workers.state.totals(stream)["pending_slices"])
 
     def _tiles(self, stream: str, span: Interval) -> tuple[dict[str, int], int]:
-        """By level how many can be made again, and how many 5s tiles are sealed."""
+        """How many can be made again, by level, and how many 5s tiles are sealed."""
         self._check_metrics(stream)
         workers, whole = self._workers, LEVELS[1].tile  # 5s tiles are made again by the minute
         reach = Interval(align(span.start, whole), -(-span.end // whole) * whole)
-        horizons = horizons_of(workers.warehouse.expiries.horizons(stream))
+        horizons = horizons_of(workers.warehouse, stream)
         base = workers.state.tiles(stream, BASE.name, reach)
         open_ = [tile for tile in base if not horizons.sealed(tile.key)]
         found = {BASE.name: _there(open_)}
@@ -141,7 +140,7 @@ class Rebuilder:
             )
 
     def _settle(self, stream: str) -> None:
-        """What has landed or was left by a crash comes first."""
+        """First accept what has landed and finish what a crash left."""
         workers = self._workers
         tick_stream(workers, workers.project.stream(stream), workers.warehouse.clock(), Unguarded())
 

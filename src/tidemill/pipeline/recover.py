@@ -7,16 +7,16 @@ The new state is made beside the old one and takes its place at the end, so that
 from __future__ import annotations
 
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Project
+from tidemill.config.project import StateStore
 from tidemill.ingest.adopt import Adopted, adopt
 from tidemill.ingest.gateway.folders import live_folders
 from tidemill.ingest.log import LandingLog, scan_slices
@@ -28,17 +28,19 @@ from tidemill.model.clock import Clock
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.pipeline.mending import Mending
-from tidemill.pipeline.salvage import forgotten_expiries, forgotten_retractions, lost_acts, salvage
+from tidemill.pipeline.recover_damage import Mending, OutdatedLedgerError
+from tidemill.pipeline.recover_landings import forgotten_expiries, forgotten_retractions, lost_acts, salvage
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
+from tidemill.raw.batch_removal import clocks_left, progress_left, remove_batches
 from tidemill.raw.footers import BatchFooter
-from tidemill.raw.recall import PartFacts, part_facts, records_of
-from tidemill.raw.undo import clocks_left, progress_left, remove_batches
+from tidemill.raw.recovered_batches import PartFacts, part_facts, records_of
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
+from tidemill.storage.files import remove_tree
+from tidemill.storage.leases import HeldLeases, working
 from tidemill.storage.locks import exclusive
-from tidemill.storage.state.opening import open_fresh, open_store, replace_with_fresh
+from tidemill.storage.state import opening
 from tidemill.storage.state.protocol import BatchRecord, Progress, SliceResult
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
@@ -57,8 +59,8 @@ class Recovered:
     batches: int
     tiles: int
     datasets: int
-    results: int  # commits of streaming windows whose events were told again
-    state: str  # its file
+    results: int  # commits of streaming windows whose events were published again
+    state: str  # its file, or its address
     set_aside: Mapping[str, str] = field(default_factory=dict)  # damaged files, and where they are now
     left: Sequence[Damage] = ()  # what could not be recovered
 
@@ -72,19 +74,42 @@ def recover_state(
 ) -> Recovered:
     warehouse = project.warehouse
     _check_no_gateway(warehouse)
-    with exclusive(layout.tick_lock(warehouse), "recover"):
-        lost = _restore_logs(warehouse)
-        fresh = open_fresh(warehouse)
-        opened = Warehouse(project, fresh, spark=spark, clock=clock, progress=progress)
-        with closing(opened), closing(Workers(opened)) as workers:
-            result = _fill(workers, str(layout.state(warehouse)), lost)
-        replace_with_fresh(warehouse)
+    with ExitStack() as stack:
+        held = _hold_all(stack, project)
+        lost = _restore_logs(warehouse, project.state)
+        mending: Mending | None = None
+        result: Recovered | None = None
+        while result is None:  # each time a damaged part of raw was set aside
+            fresh = opening.open_fresh(warehouse, project.state)
+            opened = Warehouse(project, fresh, spark=spark, clock=clock, progress=progress)
+            with closing(opened), closing(Workers(opened)) as workers, suppress(OutdatedLedgerError):
+                mending = Mending(workers, mending)
+                result = _fill(workers, mending, opening.name_of(warehouse, project.state), lost)
+        if held is not None:
+            held.confirm()  # or the new state would lack what another process has done
+            held.abandon()
+        opening.replace_with_fresh(warehouse, project.state)
     return result
 
 
+def _hold_all(stack: ExitStack, project: Project) -> HeldLeases | None:
+    """Keep all others from working, by the leases of the state that is to be replaced; they go with it. None:
+    it cannot be used, so nobody on another machine works with it either."""
+    warehouse, store = project.warehouse, project.state
+    try:
+        if opening.exists(warehouse, store):
+            old = stack.enter_context(closing(opening.open_store(warehouse, store)))
+            streams = {*project.streams, *layout.streams_with_raw(warehouse)}
+            return stack.enter_context(working(warehouse, old, project.engine.lease, streams, "recover"))
+    except StorageError as error:
+        log.warning("the state in use cannot say who works with it: %s", error)
+    stack.enter_context(exclusive(layout.tick_lock(warehouse), "recover"))
+    return None
+
+
 def _check_no_gateway(warehouse: Path) -> None:
-    """What a gateway lands while the state is rebuilt would be in the old one only. (A daemon beside it waits
-    for the lock, and goes on with the new state.)"""
+    """What a gateway lands while the state is rebuilt would be only in the old one. (A daemon waits for the
+    lock, and continues with the new state.)"""
     if live := live_folders(warehouse):
         raise BusyError(
             f"gateway {live[0].name} is running on this warehouse; cannot recover now",
@@ -93,19 +118,19 @@ def _check_no_gateway(warehouse: Path) -> None:
         )
 
 
-def _restore_logs(warehouse: Path) -> list[Damage]:
-    """The state is about to be made from the logs: what they have lost, and the one in use or the copies of
-    the logs still know, goes back into them first. What nothing knows any more."""
-    if layout.state(warehouse).exists():
-        try:
-            with closing(open_store(warehouse)) as old:
+def _restore_logs(warehouse: Path, store: StateStore) -> list[Damage]:
+    """Before the state is made from the logs: put back lines that the logs have lost and that the old state
+    or the copies of the logs still have. Returns what is lost everywhere."""
+    try:
+        if opening.exists(warehouse, store):
+            with closing(opening.open_store(warehouse, store)) as old:
                 mend_logs(warehouse, old)
-        except StorageError as error:
-            log.warning("the state in use cannot say what the logs have lost: %s", error)
+    except StorageError as error:
+        log.warning("the state in use cannot say what the logs have lost: %s", error)
     return restore_logs(warehouse)
 
 
-def _fill(workers: Workers, target: str, lost: Sequence[Damage]) -> Recovered:
+def _fill(workers: Workers, mending: Mending, target: str, lost: Sequence[Damage]) -> Recovered:
     warehouse = workers.root
     has_log = layout.slice_log(warehouse, layout.LANDINGS).exists()
     found_slices = salvage(workers, scan_slices(warehouse), certain=has_log and not lost)
@@ -114,8 +139,7 @@ def _fill(workers: Workers, target: str, lost: Sequence[Damage]) -> Recovered:
     if forgotten := forgotten_retractions(workers, found_slices.entries, lines):
         retractions.put_back(forgotten)
         lines += forgotten
-    mending = Mending(workers)
-    mending.left += [*lost, *found_slices.lost, *lost_acts(forgotten, ())]
+    mending.leave([*lost, *found_slices.lost, *lost_acts(forgotten, ())])
     for line in {line.act.stream: line for line in lines}.values():
         mending.attempt(line.act.stream, partial(_finish, workers, line))
     entries = with_retractions(found_slices.entries, lines)
@@ -125,21 +149,22 @@ def _fill(workers: Workers, target: str, lost: Sequence[Damage]) -> Recovered:
         records += mending.attempt(stream, partial(_records, workers, stream, entries)) or []
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     workers.state.restore(entries, [replace(record, runs=()) for record in records], len(lines))
+    mending.has_ledger = True
     if found_slices.lost:
         LandingLog(warehouse).rewrite(workers.state)
         _forget_places(workers)
     record_logs(warehouse, workers.state)
-    mending.left += _unknown(adopt(warehouse, workers.state, thorough=True))
+    mending.leave(_unknown(adopt(warehouse, workers.state, thorough=True)))
     for stream in workers.project.streams:
         if not layout.raw(warehouse, stream).is_dir():
             continue
         if mending.attempt(stream, partial(_recover_gate, workers, stream)) is None:
-            # A run that is not there is asked for by every round: nothing is accepted without its ids.
+            # A run that is missing stops every round: nothing is accepted without its ids.
             workers.state.replace_runs(stream, [], [UNKNOWN_RUN])
     mending.finish()
     if expired := mending.attempt("", partial(forgotten_expiries, workers, workers.warehouse.clock())):
         workers.warehouse.expiries.append(expired)
-        mending.left += lost_acts((), expired)
+        mending.leave(lost_acts((), expired))
     found = Counter[str]()
     for stream in workers.project.streams:
         for output in [one.name for one in workers.outputs(stream)]:
@@ -151,9 +176,9 @@ def _fill(workers: Workers, target: str, lost: Sequence[Damage]) -> Recovered:
 
 
 def _forget_places(workers: Workers) -> None:
-    """What holds places in the ledger that are others now is made again from raw."""
+    """Remove what holds ledger offsets that have changed; it is made again from raw."""
     for stream in workers.project.streams:
-        shutil.rmtree(layout.state_history(workers.root, stream), ignore_errors=True)
+        remove_tree(layout.state_history(workers.root, stream))
 
 
 def _unknown(adopted: Adopted) -> list[Damage]:
@@ -176,16 +201,11 @@ def _recover_gate(workers: Workers, stream: str) -> bool:
 
 def _recover_output(workers: Workers, stream: str, output: str) -> int:
     """Of the outputs as they are now: they are opened again after something of them was set aside."""
-    found = workers.output(stream, output).recover(workers.warehouse.clock())
-    for kind in layout.TABLES_BY_THEMSELVES:
-        table = workers.warehouse.existing(kind, stream) if kind == output else None
-        if table is not None:  # as a round does, so that one that vanishes is missed
-            workers.state.record_seen(stream, {kind: table.version})
-    return found
+    return workers.output(stream, output).recover(workers.warehouse.clock())
 
 
 def _finish(workers: Workers, line: RetractionLine) -> None:
-    """A crash may have left what the last retraction of a stream undoes: then nothing was judged since."""
+    """Finish the last retraction of a stream if a crash interrupted it; no slice was decided since then."""
     for name in ("raw", "quarantine"):
         table = Table.existing(workers.root / name / line.act.stream)
         if table is not None and line.undone:
@@ -200,8 +220,8 @@ def _finish(workers: Workers, line: RetractionLine) -> None:
 
 
 def _current(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
-    """Without slices that could not be read and were retracted, or tried again since: their batches stand in
-    raw, they do not."""
+    """Without slices that could not be read and were retracted, or tried again since: only their old batches
+    are in raw."""
     gone = {entry.id for entry in entries if entry.status is SliceStatus.RETRACTED}
     tried = {entry.id: entry.retried for entry in entries if entry.retried}
 
@@ -222,7 +242,7 @@ def _records(workers: Workers, stream: str, entries: Sequence[SliceEntry]) -> li
     facts = workers.warehouse.engine.run(part_facts, raw.snapshot().paths(), "recover raw", size)
     workers.warehouse.progress(stream, "recover", 1.0)
     if quarantine is not None:
-        # It is committed before raw: what a crash left of a batch that raw does not have goes again.
+        # It is committed before raw: what a crash left of a batch that raw does not have is removed.
         listed = {BatchFooter.from_footer(read_footer(path)).batch for path in quarantine.snapshot().paths()}
         lost = listed - {fact.footer.batch for fact in facts if isinstance(fact.footer, BatchFooter)}
         remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, workers.warehouse.clock())
@@ -235,7 +255,7 @@ def _records(workers: Workers, stream: str, entries: Sequence[SliceEntry]) -> li
 def _progress(
     rules: TimeRules, raw: Table, facts: Sequence[PartFacts], ledger: Sequence[SliceEntry]
 ) -> Progress:
-    """As the batch that was committed last said it, unless another one was undone since."""
+    """As the last committed batch recorded it, unless another one was undone since."""
     said = (fact.footer.progress for fact in facts if isinstance(fact.footer, BatchFooter))
     listed = [one for one in said if one is not None]
     if not listed:  # by a version that had clocks only
@@ -245,7 +265,7 @@ def _progress(
 
 
 def _ledger(entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> list[SliceEntry]:
-    """The entries with what the records say of them, of the streams that they are of."""
+    """The entries with their outcomes from the records of their streams."""
     results = {result.slice: result for record in records for result in record.results}
     streams = {record.stream for record in records}
     listed = [(entry, results.get(entry.id)) for entry in entries if entry.slice.stream in streams]

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Loss
 from tidemill.ingest.gateway.set_aside import damaged_logs
 from tidemill.ingest.slice_logs import mend_copy, mend_log
 from tidemill.model.damage import Damage, FileKind
-from tidemill.model.time import format_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, format_instant
 from tidemill.pipeline.scrub import scrub
 from tidemill.raw.retract import finish_retractions
 from tidemill.raw.send_back import SendBack, begin_send_back, plan_send_back, plan_send_back_all
+from tidemill.raw.standins import is_of_one_batch
 from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
 from tidemill.storage.state.faults import WAREHOUSE, faults_of
@@ -33,9 +34,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REASON_SUFFIX: Final = ".damage.json"  # beside a file that was set aside
+_MILLISECOND: Final = 1000
 _LOGS: Final = (FileKind.SLICE_LOG, FileKind.TABLE_LOG)  # which say what else there is: repaired first
 _OF_RAW: Final = (FileKind.RAW, FileKind.QUARANTINE)
-# What is made again by whoever needs it next, once the file is not there any more.
+# What is made again when it is next needed, once the file is gone.
 _FOUND_MISSING: Final = {
     FileKind.ACCEPTED_IDS: "made again from raw",
     FileKind.OBSERVATIONS: "made again from raw",
@@ -50,9 +52,17 @@ _OF_OUTPUTS: Final = {
     FileKind.CHAIN: "the chains of the stream are made again from raw",
     FileKind.DATASET: "built again as a new revision",
 }
+# Where something cannot be made again, the rest goes on without it, and answers say so.
+_GOES_ON_WITHOUT: Final = (FileKind.ROLLUP, FileKind.RESULT)
+_STAYS_IN_PLACE: Final = {
+    FileKind.DATASET: DATASETS,
+    FileKind.RAW: RAW,
+    FileKind.QUARANTINE: QUARANTINE,
+}
 _LOST: Final = {
     FileKind.GATEWAY_LOG: "the entries that cannot be read are lost, all others have landed; once they were"
     " sent again, remove its files in `_damaged/wal`",
+    FileKind.STATE: "nothing, once `tidemill recover` has rebuilt it from the warehouse",
     FileKind.SLICE: "its bytes are lost; raw and all that is made of it still hold what was accepted from it,"
     " but it cannot be decided again",
     FileKind.EXPIRED_IDS: "repeats of events that have expired would count as new; the stream waits until the"
@@ -65,8 +75,8 @@ class RepairStep:
     """One damaged file, and what becomes of it."""
 
     damage: Damage
-    action: str  # how what it held is made again; "" when it cannot be
-    affects: str = ""  # what is lost with it, when it cannot be
+    action: str  # how what it held is made again; "" when nothing can be done
+    affects: str = ""  # what is lost with it for good
 
     @property
     def repairable(self) -> bool:
@@ -90,8 +100,13 @@ class Repaired:
     left: Sequence[RepairStep]
 
     @property
+    def lost(self) -> Sequence[RepairStep]:
+        """What was set aside and could not be made again in full."""
+        return [step for step in self.plan.steps if step.repairable and step.affects]
+
+    @property
     def ok(self) -> bool:
-        return not self.left
+        return not self.left and not self.lost
 
 
 # -- the plan
@@ -129,9 +144,13 @@ def find_damages(workers: Workers, streams: Sequence[str]) -> Iterator[Damage]:
 def _of_table(root: Path, damage: Damage) -> Damage:
     """A table whose log has lost a file of which there is no copy is damaged as a whole."""
     path = root / damage.file
-    if damage.kind is not FileKind.TABLE_LOG or log_copies.is_kept(path.parent.parent, path.name):
+    if damage.kind is not FileKind.TABLE_LOG:
         return damage
-    folder = path.parent.parent.relative_to(root).as_posix()
+    is_whole_log = path == layout.table_log(path.parent)
+    table = path.parent if is_whole_log else path.parent.parent
+    if not is_whole_log and log_copies.is_kept(table, path.name):
+        return damage
+    folder = table.relative_to(root).as_posix()
     kind = kind_of(folder)
     return damage if kind is None else Damage(folder, kind, damage.stream, f"{path.name}: {damage.reason}")
 
@@ -170,14 +189,14 @@ def kind_of(file: str) -> FileKind | None:
 def _steps(workers: Workers, stream: str, damages: Sequence[Damage]) -> Iterator[RepairStep]:
     files = {damage.file for damage in damages}
     lost = _irreplaceable(workers, stream, files)
-    plan = _send_back_of(workers, stream, damages)
+    plans = _send_backs(workers, stream, damages)
     for damage in damages:
-        if damage.file in lost:
+        if damage.file in lost and _goes_on_without(workers, damage):
+            yield RepairStep(damage, "set aside; answers name what is missing", lost[damage.file])
+        elif damage.file in lost:
             yield RepairStep(damage, "", lost[damage.file])
-        elif damage.kind in _OF_RAW and plan.expired:
-            yield RepairStep(damage, "", f"raw of {len(plan.expired)} slices has expired in part")
         elif damage.kind in _OF_RAW:
-            yield RepairStep(damage, f"{len(plan.slices)} slices are decided again")
+            yield _of_raw(damage, plans[damage.file], files)
         elif damage.kind in _LOST:
             yield RepairStep(damage, "", _LOST[damage.kind])
         elif damage.kind is FileKind.SLICE_LOG:
@@ -187,6 +206,35 @@ def _steps(workers: Workers, stream: str, damages: Sequence[Damage]) -> Iterator
         else:
             action = _FOUND_MISSING.get(damage.kind) or _OF_OUTPUTS.get(damage.kind) or ""
             yield RepairStep(damage, action, "" if action else f"no copy of this {damage.kind.value} is kept")
+
+
+def _goes_on_without(workers: Workers, damage: Damage) -> bool:
+    """Whether a file that nothing can make again is set aside: also a dataset that a newer one replaced."""
+    is_replaced = damage.kind is FileKind.DATASET and _span_of(workers, damage) is None
+    return damage.kind in _GOES_ON_WITHOUT or is_replaced
+
+
+def _of_raw(damage: Damage, plan: SendBack, damaged: Collection[str]) -> RepairStep:
+    """A part is made again of its slices, if all of them are there as a whole."""
+    gone = [entry.slice.path for entry in plan.slices if entry.slice.path in damaged]
+    if plan.expired:
+        return RepairStep(
+            damage, "", f"its rows: raw of {len(plan.expired)} of its slices has expired in part"
+        )
+    if gone:
+        one = f"{gone[0]}{f' and {len(gone) - 1} more' if len(gone) > 1 else ''}"
+        return RepairStep(damage, "", f"its rows, until the slices that it was made of are put back: {one}")
+    return RepairStep(damage, f"{len(plan.slices)} slices are decided again")
+
+
+def _send_backs(workers: Workers, stream: str, damages: Sequence[Damage]) -> dict[str, SendBack]:
+    """For each damaged part of raw and quarantine. Which batches have rows in a part that is not named for
+    one is only known of all such parts together."""
+    of_raw = [damage for damage in damages if damage.kind in _OF_RAW]
+    if all(not _is_table(damage) and is_of_one_batch(damage.file) for damage in of_raw):
+        return {damage.file: _send_back_of(workers, stream, [damage]) for damage in of_raw}
+    plan = _send_back_of(workers, stream, of_raw)
+    return {damage.file: plan for damage in of_raw}
 
 
 def _irreplaceable(workers: Workers, stream: str, files: Collection[str]) -> dict[str, str]:
@@ -223,7 +271,46 @@ def repair(workers: Workers, plan: RepairPlan) -> dict[str, str]:
             steps.setdefault(step.damage.stream, []).append(step)
     for stream, of in steps.items():
         done |= _repair_stream(workers, stream, [step.damage for step in of], plan.now)
+    _record_losses(workers, plan)
     return done
+
+
+def _record_losses(workers: Workers, plan: RepairPlan) -> None:
+    """Answers go on without what stays damaged, and say so, until somebody puts the files back."""
+    log = workers.warehouse.expiries
+    lost: list[Loss] = []
+    for step in plan.steps:
+        damage = step.damage
+        kind = _STAYS_IN_PLACE.get(damage.kind)
+        if step.repairable or kind is None or not damage.stream:
+            continue
+        if damage.file in {one.file for one in log.losses(damage.stream).get(kind, ())}:
+            continue
+        span = _span_of(workers, damage)
+        if span is not None:
+            lost.append(Loss(damage.stream, kind, span, damage.file, plan.now))
+    log.append(lost)
+
+
+def _span_of(workers: Workers, damage: Damage) -> Interval | None:
+    """The time of what a file held, as the state or the log of its table says; None: it held nothing that an
+    answer could lack."""
+    if damage.kind is FileKind.DATASET:
+        windows = workers.state.windows(damage.stream)
+        return next((one.key.interval for one in windows if one.file == damage.file), None)
+    kind: layout.TableKind = "raw" if damage.kind is FileKind.RAW else "quarantine"
+    found = workers.warehouse.readers.snapshot(kind, damage.stream)
+    if found is None:
+        return None
+    (path,) = layout.in_table(found.root, workers.root, [damage.file]) or [""]
+    part = found.by_path.get(path)
+    if part is None or not part.rows:
+        return None
+    column = "event_time" if kind == "raw" else "arrival"
+    first, last = part.mins.get(column), part.maxs.get(column)
+    start = align(first, _MILLISECOND) if isinstance(first, int) else MIN_INSTANT
+    end = align(last, _MILLISECOND) + _MILLISECOND if isinstance(last, int) else MAX_INSTANT
+    return Interval(start, end)  # the log of a table rounds to milliseconds
 
 
 def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now: int) -> dict[str, str]:
@@ -300,7 +387,7 @@ def set_aside(root: Path, damage: Damage, now: int) -> str:
     if source.exists():
         with storage_errors("set the damaged file aside", source):
             if damage.kind is FileKind.SLICE_LOG:
-                shutil.copy2(source, target)
+                atomic_write(target, source.read_bytes())
             else:
                 source.replace(target)
         sync_folder(target.parent)

@@ -1,4 +1,4 @@
-"""What the mill says it did, and where a stream stands. Plain values and how they are read from the
+"""Reports of what the mill did, and of the status of a stream. Plain values and how they are read from the
 state; nothing here changes anything."""
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ class StreamTick:
     batch: Batch | None = None
     tiles: Sequence[Rebuilt] = ()
     merged_runs: int = 0
+    compressed: int = 0  # slices that were looked at to compress their files, in a round without other work
     compacted: int = 0  # parts of rollups that were merged, in a round without other work
     windows: Coordinated | None = None  # None: it has no windows
     indexed: Indexed | None = None  # None: nothing is indexed
     packed: PackLook | None = None  # None: nothing is packed
-    columns: RemadeColumns | None = None  # of raw; None: they are as they are declared
+    columns: RemadeColumns | None = None  # of raw; None: they are as declared
     chains: ChainRound | None = None  # None: it has no vectors
-    damaged: int = 0  # datasets that somebody deleted or damaged
-    others: Mapping[str, Refreshed] = field(default_factory=dict)  # what else is made of its slices, by name
+    damaged: int = 0  # datasets that were deleted or damaged
+    others: Mapping[str, Refreshed] = field(default_factory=dict)  # other outputs, by name
 
     @property
     def idle(self) -> bool:
@@ -63,7 +64,7 @@ class TickReport:
     results: Mapping[str, Sequence[WindowRefreshed]] = field(
         default_factory=dict
     )  # of streaming windows, by stream
-    expired: Sequence[ExpiryStep] = ()  # what went by its retention
+    expired: Sequence[ExpiryStep] = ()  # what expired
     faults: Sequence[Fault] = ()  # of streams and outputs that could not be worked on; the others were
     errors: Sequence[TidemillError] = ()  # what was wrong with them
 
@@ -76,13 +77,16 @@ class TickReport:
 
     @property
     def rest(self) -> int | None:
-        """How long those who wait for more slices to pack can wait for the next round; None: for ever."""
+        """How long the next round may wait, for streams that wait for more slices to pack; None: no limit.
+        While slices are compressed, the next round begins at once."""
+        if any(one.compressed for one in self.streams):
+            return 0
         return min((one.packed.again for one in self.streams if one.packed is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How far one source of a stream has come."""
+    """The progress of one source of a stream."""
 
     source: str
     watermark: int
@@ -100,8 +104,8 @@ def standings(clocks: Sequence[ClockState], idle: frozenset[str]) -> list[Source
 
 @dataclass(frozen=True, slots=True)
 class StreamStatus:
-    """Where a stream stands; from maintained totals, so that it costs the same however long its history. Only
-    for what waits to be packed are the footers of packed parts read, and those are few."""
+    """The status of a stream; from maintained totals, so that its cost does not depend on the history. Only
+    for what waits to be packed the footers of packed parts are read, and those are few."""
 
     stream: str
     totals: dict[str, int]
@@ -113,13 +117,13 @@ class StreamStatus:
     quarantine_rows: int
     tiles: dict[str, int] = field(default_factory=dict)  # level -> tiles
     windows: dict[str, int] = field(default_factory=dict)  # phase -> windows; empty: it has none
-    outdated_windows: int = 0  # evaluated by other rules or columns than are declared now
+    outdated_windows: int = 0  # evaluated by other rules or columns than those declared now
     progress: Progress = field(default_factory=Progress)
     idle: frozenset[str] = frozenset()  # sources
-    event_time: bool = True  # False: arrivals are its time
-    sealed: int | None = None  # raw before this instant is gone
+    event_time: bool = True  # False: the arrival is the time of an event
+    sealed: int | None = None  # raw before this instant has expired
     index_parts: int | None = None  # None: nothing is indexed
-    unindexed_parts: int = 0  # of raw, that have no index: not yet, or no more
+    unindexed_parts: int = 0  # parts of raw without an index: not yet, or no longer
     retry_at: int | None = None  # when the first of the failed slices is tried again
     manifests: Mapping[str, int] = field(default_factory=dict)  # slices that they list, by status
     packed_parts: int = 0  # of raw
@@ -128,8 +132,8 @@ class StreamStatus:
     stale_parts: int = 0  # of raw, whose columns are of another declaration …
     stale_rows: int = 0  # … and their rows
     chains: ChainStatus | None = None  # None: it has no vectors
-    late_dropped: int = 0  # late rows that a window left out, or ordered output where there is none
-    faults: Sequence[Fault] = ()  # what of it cannot be worked on, and why
+    late_dropped: int = 0  # late rows that a window, or ordered output without windows, left out
+    faults: Sequence[Fault] = ()  # what cannot be worked on, and why
     pending: tuple[Pending, ...] = ()  # what its answers do not include yet
 
     @property

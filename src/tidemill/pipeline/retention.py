@@ -1,7 +1,7 @@
-"""`expire`: lets go of what is older than the retention of its stream, and says what holds the rest back.
+"""`expire`: deletes what is older than the retention of its stream, and reports what holds the rest back.
 
-The plan is a list of steps, and the run does exactly those. Nothing goes that something still has to be made
-of; what was made of it and cannot be made again is sealed, which the log of expiries says.
+The plan is a list of steps, and the run does exactly those. Nothing is deleted that is still needed to make
+something; what was made from it and cannot be made again is sealed, which the log of expiries records.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from tidemill.raw.compaction.packing import split_parts
 from tidemill.raw.expiry import Expirable, expirable, expire_quarantine, expire_raw, rows_before
 from tidemill.raw.retract import finish_retractions
 from tidemill.storage import layout
-from tidemill.storage.locks import exclusive
 from tidemill.storage.state.faults import Guard, one_by_one
-from tidemill.storage.tables.snapshot import Part, Snapshot
+from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = HOUR  # a tick that comes sooner after the last look does not look again
+LOOK_EVERY: Final = HOUR  # a round sooner after the last check does not check again
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryPlan:
-    """What goes, in order."""
+    """What expires, in order."""
 
     now: int
     steps: Sequence[ExpiryStep]
@@ -61,7 +60,7 @@ class Retention:
 
     def expire(self, plan: ExpiryPlan) -> list[ExpiryStep]:
         """Expire what the plan says. Returns the steps that were done."""
-        with exclusive(layout.tick_lock(self._workers.root), "expire"):
+        with self._workers.warehouse.working("expire"):
             streams, done = sorted({step.stream for step in plan.steps}), list[ExpiryStep]()
             adopt_for(self._workers.root, self._workers.state, streams)
 
@@ -73,8 +72,8 @@ class Retention:
             return done
 
     def expire_due(self, now: int, streams: Sequence[str], guard: Guard) -> list[ExpiryStep]:
-        """At the end of a tick, which holds the lock: what is due of these streams goes, if it is time
-        to look again."""
+        """At the end of a round, which holds the lock: expire what is due for these streams, if it is time to
+        check again."""
         if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOK_EVERY:
             return []
         self._looked_at = now
@@ -87,7 +86,7 @@ class Retention:
 
 
 def plan_expiry(workers: Workers, now: int, streams: Sequence[str] | None = None) -> ExpiryPlan:
-    """What the retention of these streams (all, when None) lets go at `now`. Nothing is changed."""
+    """What the retention of these streams (None: all) expires at `now`. Nothing is changed."""
     declared = workers.project.streams
     chosen = [declared[name] for name in (streams if streams is not None else declared)]
     return ExpiryPlan(now, [step for stream in chosen for step in _steps(workers, stream, now)])
@@ -126,25 +125,27 @@ def _raw_step(workers: Workers, stream: Stream, keep: int, before: int) -> Expir
     table = workers.warehouse.existing("raw", stream.name)
     if table is None:
         return ExpiryStep(stream.name, RAW, keep, before)
-    wanted = _expirable(stream, table.snapshot(), before)
+    wanted = _expirable(workers, stream, table, before)
     if not wanted.whole and not wanted.straddling:
         return ExpiryStep(stream.name, RAW, keep, before)
     limit = min(_limits(workers, stream, before, table.version), key=lambda one: one[0], default=None)
     if limit is None or limit[0] >= before:
         return _gone(stream, keep, before, wanted, table)
     before = align(limit[0], DAY)
-    return _gone(stream, keep, before, _expirable(stream, table.snapshot(), before), table, limit[1])
+    return _gone(stream, keep, before, _expirable(workers, stream, table, before), table, limit[1])
 
 
-def _expirable(stream: Stream, raw: Snapshot, before: int) -> Expirable:
+def _expirable(workers: Workers, stream: Stream, raw: Table, before: int) -> Expirable:
+    """A part that is lost stays until somebody puts it back: what it says of its slices cannot be read."""
     late = any(spec.late is LatePolicy.NEXT_WINDOW for spec in stream.window_specs)
-    return expirable(raw, before, counted_late=late)
+    whole = workers.warehouse.without_lost("raw", stream.name, raw.snapshot())
+    return expirable(whole, before, counted_late=late)
 
 
 def _gone(
     stream: Stream, keep: int, before: int, found: Expirable, table: Table, held_by: str | None = None
 ) -> ExpiryStep:
-    """The step that lets these parts go, and of those that straddle the instant what lies before it."""
+    """The step that removes these parts, and of those that straddle the instant what lies before it."""
     step = _step(stream, RAW, keep, before, found.whole, held_by)
     for part in found.straddling:
         rows = rows_before(table.snapshot(), part, before)
@@ -172,8 +173,8 @@ def _limits(workers: Workers, stream: Stream, before: int, raw: int) -> Iterator
 
 
 def expire(workers: Workers, plan: ExpiryPlan) -> list[ExpiryStep]:
-    """Do what the plan says, made again on what there is now; the steps that were done. The caller must
-    hold the tick lock. What a crash left is finished by doing it again."""
+    """Carry out the plan, made again for the current contents; returns the steps that were done. The caller
+    must hold the tick lock. What a crash left is finished by doing it again."""
     done: list[ExpiryStep] = []
     for name in dict.fromkeys(step.stream for step in plan.steps):
         done += _expire_stream(workers, name, plan.now)
@@ -206,9 +207,9 @@ def _carry_out(workers: Workers, stream: Stream, step: ExpiryStep, now: int) -> 
         acceptor.quarantine.vacuum(keep, now)
         return
     acceptor.raw.refresh()
-    found = _expirable(stream, acceptor.raw.snapshot(), step.before)
+    found = _expirable(workers, stream, acceptor.raw, step.before)
     if found.straddling:
         split_parts(acceptor, found.straddling, step.before, now)
-        found = _expirable(stream, acceptor.raw.snapshot(), step.before)
+        found = _expirable(workers, stream, acceptor.raw, step.before)
     expire_raw(acceptor, found.whole, step.before, now)
     acceptor.raw.vacuum(keep, now)

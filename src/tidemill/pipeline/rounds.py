@@ -1,8 +1,8 @@
-"""One round: take up what a crash left, accept, pack, and refresh every output of every stream; and how long
-the daemon rests between two rounds.
+"""One round: finish what a crash left, accept, pack, and refresh every output of every stream; and how long
+the daemon pauses between two rounds.
 
-It decides nothing: each package does its own work, and a round with nothing to do costs a few look-ups. Each
-piece of work is one stream's, or one output's, and so is whatever goes wrong in it: `Guard` keeps it there.
+Each package does its own work, and a round with nothing to do costs a few look-ups. Each piece of work
+belongs to one stream or one output, and so do its errors: `Guard` keeps them there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -20,9 +20,16 @@ from typing import TYPE_CHECKING, Final
 from tidemill.config import Stream
 from tidemill.ingest.adopt import adopt, adopt_for
 from tidemill.ingest.retractions import RetractionLog, is_deciding_again
-from tidemill.model.errors import BusyError, ConfigError, StorageError, TidemillError, as_tidemill_error
+from tidemill.model.errors import (
+    BusyError,
+    ConfigError,
+    LeaseLostError,
+    StorageError,
+    TidemillError,
+    as_tidemill_error,
+)
 from tidemill.model.time import SECOND
-from tidemill.outputs.contract import Output, Refreshed, RoundStart, Stage
+from tidemill.outputs.contract import Refreshed, RoundStart, Stage
 from tidemill.outputs.datasets.output import Evaluated
 from tidemill.outputs.index.indexer import Indexed
 from tidemill.outputs.rollups.output import RolledUp
@@ -33,6 +40,7 @@ from tidemill.raw.accept.catch_up import catch_up, merge_runs
 from tidemill.raw.replay import finish_replays
 from tidemill.raw.retry import try_again
 from tidemill.storage import layout
+from tidemill.storage.leases import EVENTS_JOB, LANDING_JOB, SCRUB_JOB, HeldLeases
 from tidemill.storage.state.faults import (
     RAW,
     WAREHOUSE,
@@ -46,7 +54,7 @@ from tidemill.storage.tables.tidy import tidy
 
 if TYPE_CHECKING:
     from tidemill.pipeline.events.delivery import Delivered
-    from tidemill.pipeline.pulse import Pulse
+    from tidemill.pipeline.progress import Pulse
     from tidemill.pipeline.workers import Workers
     from tidemill.raw.accept.batch import Batch
     from tidemill.raw.compaction.packer import Packed, PackLook
@@ -60,8 +68,9 @@ OBJECTS_PER_COLLECTION: Final = 50_000
 BUILDS_PER_ROUND: Final = 512  # windows; then what has landed meanwhile is accepted
 LONGEST_PAUSE: Final = 60.0  # seconds between two rounds that fail as a whole
 TABLES_OF_RAW: Final[tuple[layout.TableKind, ...]] = ("raw", "quarantine")
-# Work that is no output, as faults name it.
-SOURCES, PACK, LANDINGS = "sources", "pack", "landings"  # of one stream
+# Work that is not an output, by its name in faults.
+SOURCES, PACK, LANDINGS, COMPRESSION = "sources", "pack", "landings", "compression"  # of one stream
+LEASE: Final = "lease"  # of one stream, or of the warehouse
 GATEWAY_LOGS, BUILDERS, EVENTS, SCRUB = "gateway logs", "builders", "events", "scrub"  # of the warehouse
 
 
@@ -73,28 +82,29 @@ def run(
     wake: threading.Event | None = None,
     pulse: Pulse | None = None,
 ) -> None:
-    """Round after round until `stop` is set, without a pause while there is work; one that waits for work
-    goes on when `wake` is set. With `wake`, what landed before `stop` is worked off before it ends.
+    """Run rounds until `stop` is set, without a pause while there is work; `wake` ends a pause. With `wake`,
+    what landed before `stop` is processed before it ends.
 
-    A round that fails as a whole (the state is away, the disk is full) is tried again, after a pause that
-    grows; `pulse` hears of it. Only an error of the configuration ends the run."""
-    last = False  # whether what is done now is the rest
+    A round that fails as a whole (the state is unreachable, the disk is full) is tried again after a growing
+    pause, and reported to `pulse`. Only an error of the configuration ends the run.
+    """
+    last = False  # whether this is the last round
     failures = Failures(interval)
     while not (last := stop.is_set()) or wake is not None:
         if wake is not None:
-            wake.clear()  # before the round looks: what lands while it does is for the next
+            wake.clear()  # before the round looks: what lands meanwhile is for the next one
         try:
             report = tick()
         except ConfigError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the next round may be better
-            told = as_tidemill_error(error)
+            problem = as_tidemill_error(error)
             if pulse is not None:
-                pulse.failed(told)
+                pulse.failed(problem)
             if last:
-                log.warning("%s; what is left waits for the next start", told)
+                log.warning("%s; what is left waits for the next start", problem)
                 return
-            stop.wait(failures.pause_after(told))
+            stop.wait(failures.pause_after(problem))
             continue
         failures.over()
         if pulse is not None:
@@ -117,7 +127,7 @@ class Failures:
         self._last: tuple[str, str] | None = None
 
     def pause_after(self, error: TidemillError) -> float:
-        """Log the error if it is news; seconds until the next round."""
+        """Log the error if it is new; seconds until the next round."""
         if (error.code, str(error)) != self._last:
             log.warning("%s; trying again (%s)", error, error.hint or error.code)
         self._last = (error.code, str(error))
@@ -133,13 +143,13 @@ class Failures:
 
 
 def rest_after(report: TickReport, interval: float) -> float:
-    """Seconds until the next round, after one that found nothing to do: at most as long as those who wait for
-    more to come asked for."""
+    """Seconds until the next round, after one that found nothing to do: at most as long as streams that wait
+    for more slices asked for."""
     return interval if report.rest is None else min(interval, report.rest / SECOND)
 
 
 def finish_retractions(workers: Workers, stream: str) -> None:
-    """Carry out what a process that died had begun to take back of a stream."""
+    """Finish the retraction of a stream that a process that died had begun."""
     if RetractionLog(workers.root).unfinished(workers.state, stream) is not None:
         from tidemill.raw.retract import finish_retractions
 
@@ -159,8 +169,8 @@ def take_up_logs(workers: Workers, now: int) -> None:
 
 @contextmanager
 def _fewer_collections() -> Iterator[None]:
-    """A round of a sparse feed holds tens of thousands of tiles, none of them in a cycle. To look for cycles
-    after every 700 of them, as Python does by itself, is an eighth of the time that such a round takes."""
+    """A round of a sparse feed holds tens of thousands of tiles, none of them in a reference cycle. Searching
+    for cycles after every 700 allocations, Python's default, is an eighth of the time of such a round."""
     youngest, *older = gc.get_threshold()
     gc.set_threshold(max(youngest, OBJECTS_PER_COLLECTION), *older)
     try:
@@ -171,15 +181,45 @@ def _fewer_collections() -> Iterator[None]:
 
 @_fewer_collections()
 def tick(
-    workers: Workers, clock: Callable[[], int], *, patient: bool, wake: threading.Event | None = None
+    workers: Workers,
+    clock: Callable[[], int],
+    leases: HeldLeases,
+    *,
+    patient: bool,
+    wake: threading.Event | None = None,
 ) -> TickReport:
-    """One round. The caller must hold the tick lock. Once `wake` is set, something has landed: the round
-    builds a few more datasets of each stream, and leaves the rest of a long queue to the next."""
+    """One round over the streams that no other process works on; those that are not held yet are taken when
+    their turn comes. Once `wake` is set, something has landed: the round builds a few more datasets of each
+    stream, and leaves the rest of a long queue to the next. A round that is not `patient` and gets no stream
+    raises BusyError; one that was replaced by another process, LeaseLostError."""
+    try:
+        return _round(workers, clock, leases, patient=patient, wake=wake)
+    except LeaseLostError:
+        for name in workers.project.streams:  # another process goes on from what is on disk
+            workers.forget(name)
+        raise
+
+
+def _round(
+    workers: Workers,
+    clock: Callable[[], int],
+    leases: HeldLeases,
+    *,
+    patient: bool,
+    wake: threading.Event | None,
+) -> TickReport:
     now, began = clock(), time.perf_counter()
     faults = RoundFaults(workers.state, workers.root, now, workers.fault_memory, patient=patient)
-    _adopt(workers, faults)
-    faults.attempt(WAREHOUSE, GATEWAY_LOGS, lambda: take_up_logs(workers, now))
-    done = tick_streams(workers, workers.project.streams, now, faults)
+
+    def is_ours(name: str) -> bool | None:  # None: it could not be asked for
+        whose = name if name in workers.project.streams else WAREHOUSE
+        return faults.attempt(whose, LEASE, lambda: leases.take(name))
+
+    if is_ours(LANDING_JOB):
+        _adopt(workers, faults)
+        faults.attempt(WAREHOUSE, GATEWAY_LOGS, lambda: take_up_logs(workers, now))
+    ours = _ours(workers.project.streams, is_ours, patient=patient)  # each when its turn comes
+    done = tick_streams(workers, ours, now, faults)
     in_step = [one.stream for one in done]
     builds = faults.attempt(
         WAREHOUSE,
@@ -188,16 +228,20 @@ def tick(
     )
     built = refresh_after_builds(workers, in_step, now, faults)
     done = [_with(one, built.get(one.stream, {})) for one in done]
-    delivered = faults.attempt(WAREHOUSE, EVENTS, lambda: _delivered(workers, clock()))
+    delivered = (
+        faults.attempt(WAREHOUSE, EVENTS, lambda: _delivered(workers, clock()))
+        if is_ours(EVENTS_JOB)
+        else None
+    )
     expired = workers.retention.expire_due(
         now, [name for name in in_step if not faults.is_faulty(name)], faults
     )
-    if patient:  # a daemon
+    if patient and is_ours(SCRUB_JOB):  # a daemon
         faults.attempt(WAREHOUSE, SCRUB, lambda: workers.scrubbing.step(now))
     faults.finish()
     for stream in {fault.stream for fault in faults.found if fault.stream in workers.project.streams}:
         workers.forget(stream)
-    return TickReport(
+    report = TickReport(
         now=now,
         streams=done,
         seconds=time.perf_counter() - began,
@@ -210,16 +254,37 @@ def tick(
         faults=faults.found,
         errors=faults.errors,
     )
+    if report.idle:
+        with suppress(StorageError):  # whoever writes next says so
+            workers.state.trim_log()
+            workers.copies.trim(now)
+    return report
+
+
+def _ours(names: Iterable[str], is_ours: Callable[[str], bool | None], *, patient: bool) -> Iterator[str]:
+    """The streams that no other process works on, each asked for when the ones before it are done."""
+    all_are_theirs, every = True, list(names)
+    for name in every:
+        found = is_ours(name)
+        all_are_theirs = all_are_theirs and found is False
+        if found:
+            yield name
+    if every and all_are_theirs and not patient:
+        raise BusyError(
+            "other processes are working on every stream of this warehouse",
+            hint="wait for them, or stop `tidemill run`",
+        )
 
 
 def _adopt(workers: Workers, faults: RoundFaults) -> None:
-    """Finish landings that a crash interrupted; trouble with the folder of one stream is that one's."""
+    """Finish landings that a crash interrupted; problems with the folder of one stream stay with that
+    stream."""
     errors: dict[str, StorageError] = {}
 
-    def told(stream: str, error: StorageError) -> None:
+    def keep(stream: str, error: StorageError) -> None:
         errors.setdefault(stream, error)
 
-    if faults.attempt(WAREHOUSE, LANDINGS, lambda: adopt(workers.root, workers.state, fault=told)) is None:
+    if faults.attempt(WAREHOUSE, LANDINGS, lambda: adopt(workers.root, workers.state, fault=keep)) is None:
         return
     for name in workers.project.streams:
         if name not in errors:
@@ -233,8 +298,8 @@ def _delivered(workers: Workers, now: int) -> Sequence[Delivered]:
 
 
 def tick_streams(workers: Workers, names: Iterable[str], now: int, guard: Guard) -> list[StreamTick]:
-    """One stream after the other. Those that have to wait are left out: raw holds what the state does not
-    know, and what is made of it now would be wrong."""
+    """One stream after the other. Streams that must wait are left out: raw has something that the state does
+    not know, and outputs made from it now would be wrong."""
     found = (tick_stream(workers, workers.project.stream(name), now, guard) for name in names)
     return [one for one in found if one is not None]
 
@@ -242,7 +307,7 @@ def tick_streams(workers: Workers, names: Iterable[str], now: int, guard: Guard)
 def refresh_after_builds(
     workers: Workers, names: Iterable[str], now: int, guard: Guard
 ) -> dict[str, dict[str, Refreshed | None]]:
-    """Refresh what may be made of datasets, too; what was done, by stream and output."""
+    """Refresh outputs that may depend on datasets; what was done, by stream and output."""
     return {name: _refreshed(workers, name, Stage.BUILT, RoundStart(now), guard) for name in names}
 
 
@@ -251,32 +316,15 @@ def _refreshed(
 ) -> dict[str, Refreshed | None]:
     """What each output of the stage did; one that fails is left out."""
     return {
-        output.name: guard.attempt(stream, output.name, partial(_refresh, workers, stream, output, start))
+        output.name: guard.attempt(stream, output.name, partial(output.refresh, start))
         for output in workers.outputs(stream)
         if output.stage is stage
     }
 
 
-def _refresh(workers: Workers, stream: str, output: Output, start: RoundStart) -> Refreshed | None:
-    """The state takes the versions of tables that nothing else knows, so that one that vanishes is missed
-    until it is made again."""
-    kinds = [kind for kind in layout.TABLES_BY_THEMSELVES if kind == output.name]
-    for kind in kinds:
-        known = workers.state.table_versions(stream).get(kind, 0)
-        if known and workers.warehouse.existing(kind, stream) is None:
-            log.warning("a table is gone, and is made again: %s", kind, extra={"stream": stream})
-            workers.state.forget_versions(stream, kinds)
-    done = output.refresh(start)
-    for kind in kinds if done is not None and not done.idle else ():
-        table = workers.warehouse.existing(kind, stream)
-        if table is not None:
-            workers.state.record_seen(stream, {kind: table.version})
-    return done
-
-
 def tick_stream(workers: Workers, stream: Stream, now: int, guard: Guard) -> StreamTick | None:
-    """Accept what has landed, pack, and refresh what is made of the slices, but for what waits for builds.
-    None: the stream has to wait."""
+    """Accept what has landed, pack, and refresh outputs, except for those that wait for builds. None: the
+    stream must wait."""
     name = stream.name
     if not guard.attempt(name, RAW, lambda: _is_retracted(workers, name)) and _is_retracting(workers, name):
         return None
@@ -292,7 +340,7 @@ def tick_stream(workers: Workers, stream: Stream, now: int, guard: Guard) -> Str
         else None
     )
     columns = guard.attempt(name, PACK, lambda: workers.packer.remake_due(stream, now))
-    # the index has what was packed or made again at once
+    # the index then has what was packed or made again
     if (packed is not None and not packed.idle) or (columns is not None and not columns.idle):
         again = guard.attempt(name, "index", lambda: _index(workers, name, start))
         done = replace(done, indexed=_both(done.indexed, again))
@@ -301,16 +349,20 @@ def tick_stream(workers: Workers, stream: Stream, now: int, guard: Guard) -> Str
             guard.attempt(name, one.name, partial(one.compact, now)) or 0 for one in workers.outputs(name)
         )
         done = replace(done, compacted=sum(merged))
-    return _with(
+    done = _with(
         replace(done, packed=packed, columns=columns), _refreshed(workers, name, Stage.SETTLED, start, guard)
     )
+    if done.idle:
+        compressed = guard.attempt(name, COMPRESSION, lambda: workers.compression.step(name))
+        done = replace(done, compressed=compressed or 0)
+    return done
 
 
 def _is_retracting(workers: Workers, stream: str) -> bool:
-    """Whether something of the stream is being taken back, or nobody can tell."""
+    """Whether something of the stream is being retracted, or that is unknown."""
     try:
         return RetractionLog(workers.root).unfinished(workers.state, stream) is not None
-    except TidemillError:  # an attempt to finish it has said why
+    except TidemillError:  # the attempt to finish it has reported why
         return True
 
 
@@ -325,8 +377,8 @@ def _is_packed(look: PackLook | None) -> bool:
 
 
 def settle(workers: Workers, stream: Stream, start: RoundStart, guard: Guard) -> StreamTick | None:
-    """Accept what has landed or can be read by now, and bring in line with it what is made of batches. None:
-    the state does not know all that raw holds, and could not be told."""
+    """Accept what has landed or can be read by now, and update what depends on batches. None: the state does
+    not know everything in raw, and could not be updated."""
     name = stream.name
     outputs = [output for output in workers.outputs(name) if output.stage is Stage.ACCEPTED]
     has_work = guard.attempt(name, RAW, lambda: _has_raw_work(workers, stream, start.now))
@@ -352,7 +404,7 @@ def settle(workers: Workers, stream: Stream, start: RoundStart, guard: Guard) ->
 
 @dataclass(frozen=True, slots=True)
 class _Accepted:
-    batch: Batch | None  # None: nothing was to be accepted
+    batch: Batch | None  # None: there was nothing to accept
 
 
 def _catch_up_raw(workers: Workers, stream: str) -> None:
@@ -365,7 +417,8 @@ def _accept(workers: Workers, stream: Stream, now: int) -> _Accepted:
 
 
 def _finish_batch(workers: Workers, stream: str, now: int) -> int:
-    """Empty staging, and merge runs of ids unless slices that were sent back still wait; how many went."""
+    """Empty staging, and merge runs of ids unless slices that were sent back still wait; how many were
+    merged."""
     acceptor = workers.acceptor(stream)
     acceptor.finish()
     if is_deciding_again(workers.state, stream):
@@ -377,7 +430,7 @@ def _finish_batch(workers: Workers, stream: str, now: int) -> int:
 
 def _is_in_step(workers: Workers, stream: str) -> bool:
     """Whether raw is at the version that the state knows. Otherwise a batch was committed that could not be
-    recorded, or raw was lost: outputs made of it now would be wrong."""
+    recorded, or raw was lost: outputs made from it now would be wrong."""
     try:
         table = workers.warehouse.existing("raw", stream)
     except Exception:  # noqa: BLE001 - an attempt has said what is wrong with it
@@ -387,16 +440,16 @@ def _is_in_step(workers: Workers, stream: str) -> bool:
 
 
 def _index(workers: Workers, stream: str, start: RoundStart) -> Indexed | None:
-    done = _refresh(workers, stream, workers.output(stream, "index"), start)
+    done = workers.output(stream, "index").refresh(start)
     return done if isinstance(done, Indexed) else None
 
 
 def _with(tick: StreamTick, done: Mapping[str, Refreshed | None]) -> StreamTick:
-    """With what the outputs did; those that the product does not know of are told apart by their names."""
+    """The report with what the outputs did; unknown outputs by their names."""
     others = dict(tick.others)
     for name, one in done.items():
         match one:
-            case None | Results():  # the report of the round has those
+            case None | Results():  # those are in the report of the round
                 continue
             case RolledUp():
                 tick = replace(tick, tiles=one.tiles)
@@ -423,8 +476,8 @@ def _both(first: Indexed | None, then: Indexed | None) -> Indexed | None:
 
 
 def _has_raw_work(workers: Workers, stream: Stream, now: int) -> bool:
-    """Whether there is something to accept, or a process that died left something behind; answered without
-    opening a table that nobody wrote to. Failed slices that are due are sent to the gate first."""
+    """Whether there is something to accept, or a process that died left something; without opening tables
+    that have not changed. Failed slices that are due are sent to the gate first."""
     name = stream.name
     try_again(workers.warehouse, stream, now)
     if workers.state.pending(name, 1):
@@ -441,8 +494,8 @@ def _has_raw_work(workers: Workers, stream: Stream, now: int) -> bool:
 
 
 def retract(workers: Workers, plan: RetractionPlan) -> None:
-    """Take a slice back, as planned. The caller must hold the tick lock. What a crash left unfinished of its
-    stream is finished first."""
+    """Retract a slice, as planned. The caller must hold the tick lock. What a crash left of its stream is
+    finished first."""
     from tidemill.raw.retract import retract
 
     stream = plan.entry.slice.stream

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tidemill.ingest.landing import content_digest
+from tidemill.formats.stored_slice import content_digest
 from tidemill.ingest.slice_logs import NAMES, check_copy, check_log
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.damage import Damage, FileKind
@@ -26,9 +26,11 @@ from tidemill.pipeline.scrub_progress import CHECKPOINT, ScrubPass, ScrubProgres
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.expiry import sealed_names
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import local_copy, on_disk
 from tidemill.storage.checksums import check_file
 from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_files
 from tidemill.storage.state.protocol import State
+from tidemill.storage.state.sqlite import check_state
 from tidemill.storage.tables.scrub import RESULTS, scrub_tables
 from tidemill.storage.tables.table import Table
 
@@ -113,6 +115,7 @@ def record(state: State, found: Sequence[Damage], streams: set[str], now: int) -
 
 def sections(workers: Workers, streams: Sequence[str] | None = None) -> Iterator[Section]:
     """Everything that is checked, in the order in which it is."""
+    yield Section("state", partial(_state, workers.warehouse))
     yield Section("logs", partial(_logs, workers.warehouse))
     for stream in workers.project.streams if streams is None else streams:
         for name, check in (("slices", _slices), ("gate", _accepted_ids), ("sealed", _expired_ids)):
@@ -120,6 +123,20 @@ def sections(workers: Workers, streams: Sequence[str] | None = None) -> Iterator
         yield Section(f"{stream}/tables", partial(_tables, workers.warehouse, stream))
         for output in workers.outputs(stream):
             yield Section(f"{stream}/{output.name}", output.scrub)
+
+
+def _state(warehouse: Warehouse, _tally: ScrubTally, after: str) -> Iterator[FileCheck]:
+    """If it is a file of the warehouse; a server has checksums of its own. It has none, and its size changes
+    all the time, so it is not counted."""
+    if after or warehouse.project.state.url is not None:
+        return
+
+    def check(path: Path) -> bool:
+        return check_state(on_disk(path))
+
+    path = layout.state(warehouse.root)
+    stored = StoredFile(warehouse.root, path, FileKind.STATE, "", check, lambda: True)
+    yield from check_files([stored], ScrubTally())
 
 
 def _logs(warehouse: Warehouse, tally: ScrubTally, after: str) -> Iterator[FileCheck]:
@@ -171,7 +188,7 @@ def _slices(warehouse: Warehouse, stream: str, tally: ScrubTally, after: str) ->
 
 def _check_slice(entry: SliceEntry, path: Path) -> bool:
     new = entry.slice
-    if id_of(new, content_digest(path)) != new.id:
+    if id_of(new, content_digest(local_copy(path))) != new.id:
         raise DamageError("its bytes are not those that landed", where=new.path)
     return True
 

@@ -1,4 +1,4 @@
-"""How far the scrub in the background has come, and which files are known to be damaged: for `status` and the
+"""The progress of the scrub in the background, and which files are known to be damaged: for `status` and the
 metrics. It only reads the state."""
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final
 from tidemill.model.damage import KnownDamage
 from tidemill.storage.state.protocol import State
 
-CHECKPOINT: Final = "@scrub"  # of no stream; no window is called so
+CHECKPOINT: Final = "@scrub"  # of no stream; no window has this name
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubPass:
-    """One look at everything, from the first file to the last."""
+    """One pass over all files."""
 
     started: int
     finished: int | None = None
@@ -28,13 +28,13 @@ class ScrubPass:
 
 @dataclass(frozen=True, slots=True)
 class ScrubProgress:
-    """How far the scrub in the background has come. It is kept as a checkpoint of the state."""
+    """The progress of the scrub in the background, kept as a checkpoint of the state."""
 
     last_full: ScrubPass | None = None
     current: ScrubPass | None = None  # None: none is due
-    section: str = ""  # that the current pass is in …
-    file: str = ""  # … behind this file
-    paid: int = 0  # the instant up to which the declared pace allowed for what was read
+    section: str = ""  # section of the current pass …
+    file: str = ""  # … and the last file that was read
+    paid: int = 0  # the instant up to which the declared pace covers what was read
     found: tuple[str, ...] = field(default=())  # damaged files of the current pass
 
     def text(self) -> str:
@@ -45,16 +45,20 @@ def progress_of(state: State) -> ScrubProgress:
     said = state.checkpoints("").get(CHECKPOINT)
     if said is None:
         return ScrubProgress()
-    told = json.loads(said)
-    passes = {name: told[name] and ScrubPass(**told[name]) for name in ("last_full", "current")}
+    fields = json.loads(said)
+    passes = {name: fields[name] and ScrubPass(**fields[name]) for name in ("last_full", "current")}
     return ScrubProgress(
-        **passes, section=told["section"], file=told["file"], paid=told["paid"], found=tuple(told["found"])
+        **passes,
+        section=fields["section"],
+        file=fields["file"],
+        paid=fields["paid"],
+        found=tuple(fields["found"]),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubStatus:
-    """When all files were last read, how far the pass is that is under way, and what is damaged."""
+    """When all files were last read, the progress of the current pass, and what is damaged."""
 
     last_full: ScrubPass | None
     current: ScrubPass | None

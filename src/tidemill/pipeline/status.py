@@ -1,4 +1,4 @@
-"""Where a stream stands. It only looks, and starts no JVM."""
+"""The status of a stream. It only reads, and starts no JVM."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 FAILED_LOOKED_AT: Final = 1000
 
 Seen = TypeVar("Seen")
-Other = TypeVar("Other")  # in place of what cannot be seen
+Other = TypeVar("Other")  # in place of what cannot be read
 
 
 def status_of(workers: Workers, stream: str) -> StreamStatus:
-    """Where a stream stands. What cannot be looked at, since its files are damaged, is left out and said."""
+    """The status of a stream. What cannot be read because files are damaged is left out and reported."""
     look = _Look(workers, stream)
     raw = look.at("raw", lambda: workers.warehouse.snapshot("raw", stream), None)
     quarantine = look.at("quarantine", lambda: workers.warehouse.snapshot("quarantine", stream), None)
@@ -87,7 +87,7 @@ def status_of(workers: Workers, stream: str) -> StreamStatus:
 
 
 class _Look:
-    """Looks at the files of a stream; what goes wrong is a fault that its rounds may not have met yet."""
+    """Reads the files of a stream; errors become faults, which its rounds may not have met yet."""
 
     def __init__(self, workers: Workers, stream: str) -> None:
         self._workers = workers
@@ -103,7 +103,7 @@ class _Look:
             return otherwise
 
     def faults(self) -> list[Fault]:
-        """Those on record, and those met now that are about other files."""
+        """Recorded faults, and new ones about other files."""
         recorded = faults_of(self._workers.state, self._stream)
         files = {fault.file for fault in recorded}
         return [*recorded, *(fault for fault in self._met.values() if fault.file not in files)]
@@ -154,7 +154,7 @@ def quarantined(
     tenant: str | None,
     outcome: str | None = None,
 ) -> pa.Table:
-    """What was not accepted. Where all of a stream is one tenant's, so is what says nothing of it."""
+    """Rows of quarantine. If a stream belongs to one tenant, so do records that name none."""
     from tidemill.raw.quarantine import read_quarantine
     from tidemill.raw.quarantine_tenants import theirs
 
@@ -174,7 +174,7 @@ def quarantined(
 def published_events(
     workers: Workers, after: int, limit: int, stream: str | None
 ) -> list[tuple[int, dict[str, object]]]:
-    """CloudEvents of the outbox behind a place, each with its own."""
+    """CloudEvents of the outbox after an offset, each with its own."""
     from tidemill.pipeline.events.cloudevents import cloud_event
 
     if stream is not None:

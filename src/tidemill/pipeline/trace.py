@@ -1,7 +1,7 @@
-"""From an event id to everything that became of it: its arrivals, its row, and the outputs that it is in.
+"""From an event id to everything about it: its arrivals, its row, and the outputs that contain it.
 
-It only reads, and starts no JVM. An output is a function of a set of slices, so an event is in an output when
-the slice that it was accepted from is in the set that the output was made of.
+It only reads, and starts no JVM. An output is a function of a set of slices, so it contains an event if the
+slice that the event was accepted from is in that set.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXPIRED: Final = "expired"
 
 @dataclass(frozen=True, slots=True)
 class TracedTile:
-    """A bucket that an event counts in, and the tile that it stands in."""
+    """A bucket that counts an event, and its tile."""
 
     metric: str
     kind: str
@@ -55,16 +55,16 @@ class TracedWindow:
 
     key: WindowKey
     status: WindowStatus
-    current: int | None  # the revision that is current, if one is
+    current: int | None  # the current revision, if there is one
     revisions: Sequence[tuple[Dataset, bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class EventTrace:
-    """What became of one event of one tenant of one stream."""
+    """The trace of one event of one tenant of one stream."""
 
     stream: str
-    tenant: str | None  # None: no record of it says whose it is
+    tenant: str | None  # None: no record of it names one
     arrivals: Sequence[Arrival]
     row: Mapping[str, object] | None  # of raw; None: it was not accepted, or has expired
     tiles: Sequence[TracedTile]
@@ -75,7 +75,8 @@ class EventTrace:
 
 
 def trace(workers: Workers, event_id: str, streams: Sequence[str], tenant: str | None) -> list[EventTrace]:
-    """Of each of `streams` and each tenant that knows the id; NotFoundError when none does."""
+    """The traces in each of `streams` and for each tenant that has the id; NotFoundError if there are
+    none."""
     if not event_id:
         raise InputError("an event id must be a non-empty string", hint="paste the id of an event")
     found = [one for name in streams for one in _Tracer(workers, name).of(event_id, tenant)]
@@ -144,7 +145,7 @@ class _Tracer:
         from tidemill.outputs.rollups.planning import horizons_of
 
         at = _instant(row["event_time"])
-        horizons = horizons_of(self._warehouse.expiries.horizons(self._stream.name))
+        horizons = horizons_of(self._warehouse, self._stream.name)
         stale = [tile.state.key.start for tile in self._state.stale_tiles(self._stream.name)]
         counted = list(self._counted(row))
         for level in LEVELS:

@@ -1,7 +1,7 @@
-"""`verify`: recomputes from raw what is stored and says what differs.
+"""`verify`: recomputes from raw what is stored and reports differences.
 
-It trusts the slices' bytes and the raw rows, in that order, and nothing that was derived from them. Files
-that nothing is recomputed from are held against their checksums.
+It trusts the bytes of slices and the rows of raw, in that order, and nothing derived from them. Files that
+nothing is recomputed from are compared with their checksums.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import numpy as np
 
 from tidemill.formats.arrow import one
 from tidemill.formats.key_runs import hash_keys
-from tidemill.ingest.landing import content_digest
+from tidemill.formats.stored_slice import content_digest
 from tidemill.model.damage import FileKind
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus, id_of
 from tidemill.outputs.contract import Difference, Output, RawFacts, Verified
 from tidemill.pipeline.documents.scrub import remedy
 from tidemill.pipeline.scrub import scrub
+from tidemill.raw.batch_removal import quarantined_rows
 from tidemill.raw.compare import differences
 from tidemill.raw.footers import BatchFooter, PackedFooter
-from tidemill.raw.recall import PartFacts, held_facts, part_facts
+from tidemill.raw.recovered_batches import PartFacts, held_facts, part_facts
 from tidemill.raw.retract import finish_retractions
-from tidemill.raw.undo import quarantined_rows
+from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.state.protocol import Receipts
 from tidemill.storage.tables.parts import read_part
 
@@ -39,13 +40,13 @@ NOTHING: Final = Verified()
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be."""
+    """Something that is wrong."""
 
     stream: str
     what: str  # stream | slice | raw | quarantine | ids | receipt | tile | window | dataset | result | …
     where: str
     difference: str
-    remedy: str = ""  # the command that mends it, where there is one
+    remedy: str = ""  # the command that fixes it, if there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +74,22 @@ class StreamAudit:
 
     @property
     def index(self) -> int:
-        """Parts of it."""
+        """The number of index parts."""
         return self._of("index").compared
 
     @property
     def chains(self) -> int:
-        """Vectors."""
+        """The number of vectors."""
         return self._of("chains").compared
 
     @property
     def sealed(self) -> int:
-        """Tiles that can no longer be held against raw, since that is gone."""
+        """Tiles that can no longer be compared, since their raw has expired."""
         return self._of("rollups").sealed
 
     @property
     def sealed_windows(self) -> int:
-        """The same of datasets and results."""
+        """The same for datasets and results."""
         return self._of("datasets").sealed + self._of("windows").sealed
 
 
@@ -114,7 +115,7 @@ def audit(workers: Workers, streams: Sequence[str]) -> Audit:
         except StorageError as error:
             if len(streams) == 1 and not isinstance(error, DamageError):
                 raise
-            one_audit, found = _not_audited(workers, stream, error)  # the others are verified all the same
+            one_audit, found = _not_audited(workers, stream, error)  # the others are still verified
         done.append(one_audit)
         findings.extend(found)
         workers.warehouse.progress(stream, "verify", (number + 1) / len(streams))
@@ -177,7 +178,7 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
     findings += [Finding(stream, *f) for f in _check_quarantine(entries, held)]
     pending = sum(1 for entry in entries if entry.status is SliceStatus.PENDING)
     rows = acceptor.raw.snapshot().rows
-    if len(facts) < len(read):  # nothing that is made of raw can be held against a raw with holes
+    if len(facts) < len(read):  # outputs cannot be compared with a raw that has holes
         findings += [Finding(stream, *f) for f in read if not isinstance(f, PartFacts)]
         return StreamAudit(stream, len(entries), rows, pending), findings
     if acceptor.plan.gated and paths:
@@ -194,7 +195,7 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
 
 
 def _verified(output: Output, raw: RawFacts, now: int) -> Verified:
-    """What is damaged in one output does not keep others from being verified."""
+    """Damage in one output does not keep others from being verified."""
     try:
         return output.verify(raw, now)
     except DamageError as error:
@@ -220,10 +221,10 @@ def _units(workers: Workers, entries: Sequence[SliceEntry]) -> list[list[SliceCh
 
 
 def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
-    """The bytes on disk must still be those that the slice's id was made of."""
+    """Check that the bytes on disk still match the slice's id."""
     for check in unit:
         new = check.entry.slice
-        path = Path(check.path)
+        path = local_copy(check.path)
         try:
             digest = content_digest(path)
         except FileNotFoundError:
@@ -236,7 +237,7 @@ def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
 
 
 def check_part(path: str) -> Iterator[PartFacts | tuple[str, str, str, str]]:
-    """What a raw part holds, or what keeps it from saying it."""
+    """The facts of a raw part, or why it cannot be read."""
     try:
         yield from held_facts(path)
     except StorageError as error:
@@ -268,8 +269,8 @@ def _check_raw(
 
 
 def _check_tombstones(held: Sequence[PartFacts], said: Sequence[PartFacts]) -> Iterator[tuple[str, str, str]]:
-    """What is said for parts that were packed must be what the packed ones hold: a state that is lost is
-    rebuilt from the former."""
+    """What stand-ins record of packed parts must equal what the packed parts hold: a lost state is rebuilt
+    from the former."""
     counts: dict[str, list[int]] = {}
     own = [fact for fact in held if fact.rows and not isinstance(fact.footer, PackedFooter)]
     for position, facts in enumerate((held, [*own, *said])):
@@ -278,7 +279,7 @@ def _check_tombstones(held: Sequence[PartFacts], said: Sequence[PartFacts]) -> I
                 counts.setdefault(name, [0, 0])[position] += count
     for name, (rows, reported) in sorted(counts.items()):
         if rows != reported:
-            yield "raw", name, f"its parts have {rows} rows of it; {reported} are told of"
+            yield "raw", name, f"its parts have {rows} rows of it; {reported} are reported"
 
 
 def _check_receipts(
@@ -324,7 +325,7 @@ def _check_quarantine(
 
 
 def repeated_ids(paths: Sequence[str]) -> Iterator[str]:
-    """Ids that stand in raw more than once: found by their hash, told by their text."""
+    """Ids that are in raw more than once: found by hash, reported by text."""
     highs, lows = [], []
     for path in paths:
         rows = read_part(path, ["tenant", "event_id"]).combine_chunks()

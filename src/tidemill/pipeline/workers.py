@@ -1,24 +1,26 @@
-"""Everything that works on one warehouse: each part is made when it is first needed, since it opens tables.
+"""Everything that works on one warehouse: each object is made when it is first needed, since it opens tables.
 
-Nothing here runs by itself: a round, or a command, calls it. Methods import what they alone need, because a
-command that only looks starts many times faster without it.
+Nothing here runs by itself: a round or a command calls it. Methods import what they alone need, because a
+command that only reads starts many times faster without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.raw.watermark import watermark_of
+from tidemill.storage.bucket_path import LocalCopies
 from tidemill.storage.state.faults import FaultMemory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tidemill.config import Stream
+    from tidemill.ingest.compression import SliceCompression
     from tidemill.ingest.feeds import Sources
     from tidemill.model.time import Interval
     from tidemill.outputs.contract import Output
@@ -40,10 +42,10 @@ if TYPE_CHECKING:
 
 
 class Workers:
-    """Of one warehouse; `acceptor`, `roller` and `indexer` are of one stream each."""
+    """The workers of one warehouse; `acceptor`, `roller` and `indexer` are for one stream each."""
 
     def __init__(self, warehouse: Warehouse, timer: Callable[[], int] | None = None) -> None:
-        """`timer` counts microseconds and is never set back; by default it is the clock of the warehouse."""
+        """`timer` counts microseconds and is monotonic; by default it is the clock of the warehouse."""
         self.warehouse = warehouse
         self.project, self.state, self.root = warehouse.project, warehouse.state, warehouse.root
         self.fault_memory = FaultMemory(timer or warehouse.clock)
@@ -80,14 +82,26 @@ class Workers:
 
     @cached_property
     def packer(self) -> Packer:
-        """Makes large parts of the small ones of raw, and says what is in them."""
+        """Packs small parts of raw into large ones, and lists their contents."""
         from tidemill.raw.compaction.packer import Packer
 
         return Packer(self.warehouse, self.acceptor)
 
     @cached_property
+    def copies(self) -> LocalCopies:
+        """The copies of objects of a bucket on the local disk."""
+        return LocalCopies(self.root, self.project.bucket.cache_bytes)
+
+    @cached_property
+    def compression(self) -> SliceCompression:
+        """Compresses the files of slices that were accepted."""
+        from tidemill.ingest.compression import SliceCompression
+
+        return SliceCompression(self.root, self.state)
+
+    @cached_property
     def sources(self) -> Sources:
-        """Lands what raw manifests of request/response feeds say is complete."""
+        """Lands what raw manifests of request/response feeds list as complete."""
         from tidemill.ingest.feeds import Sources
 
         return Sources(self.warehouse)
@@ -96,10 +110,11 @@ class Workers:
         """What `tidemill.raw.tail` reads: `tail`, `late_rows`, `late_totals`."""
         from tidemill.raw.tail import Feed
 
-        return Feed(self.root, self.project.stream(stream), self.state, self.warehouse.clock)
+        lost = partial(self.warehouse.lost, "raw", stream)
+        return Feed(self.root, self.project.stream(stream), self.state, self.warehouse.clock, lost)
 
     def watermark(self, stream: str) -> int | None:
-        """Of the stream as of now: the least of those of its sources that are not idle."""
+        """The watermark of the stream as of now: the minimum over its sources that are not idle."""
         return watermark_of(self.project.stream(stream), self.state, self.warehouse.clock())
 
     # -- outputs
@@ -118,12 +133,12 @@ class Workers:
                 self.warehouse.engine,
                 self.state,
                 raw,
-                lambda: horizons_of(self.warehouse.expiries.horizons(stream)),
+                lambda: horizons_of(self.warehouse, stream),
             )
         return self._rollers[stream]
 
     def indexer(self, stream: str) -> Indexer | None:
-        """Keeps the index of a stream; None where nothing is indexed, now or before."""
+        """Keeps the index of a stream; None if nothing is or was indexed."""
         from tidemill.outputs.index.indexer import Indexer
 
         declared = self.project.stream(stream)
@@ -136,7 +151,7 @@ class Workers:
 
     @cached_property
     def windows(self) -> WindowReader:
-        """Answers about windows: what there is, why one waits, what a rebuild would do."""
+        """Answers about windows: which there are, why one waits, what a rebuild would do."""
         from tidemill.outputs.datasets.reader import WindowReader
 
         warehouse = self.warehouse
@@ -145,7 +160,7 @@ class Workers:
 
     @cached_property
     def dataset_builders(self) -> DatasetBuilders:
-        """Where windows are evaluated and their datasets built."""
+        """Evaluates windows and builds their datasets."""
         from tidemill.outputs.datasets.maintenance import DatasetBuilders
 
         warehouse = self.warehouse
@@ -183,7 +198,7 @@ class Workers:
 
     @cached_property
     def vector_reader(self) -> VectorReader:
-        """Answers about vectors: what they are, and the chains they are made of."""
+        """Answers about vectors and their chains."""
         from tidemill.outputs.vectors.reading import VectorReader
 
         return VectorReader(
@@ -196,7 +211,7 @@ class Workers:
         )
 
     def outputs(self, stream: str) -> Sequence[Output]:
-        """Everything that is made of the slices of a stream, in the order in which a round refreshes it."""
+        """All outputs of a stream, in the order in which a round refreshes them."""
         if stream not in self._outputs:
             declared = self.project.stream(stream)
             made = (make(self, declared) for make in KINDS)
@@ -204,11 +219,11 @@ class Workers:
         return self._outputs[stream]
 
     def output(self, stream: str, name: str) -> Output:
-        """One of them, which is there."""
+        """One of them, which must exist."""
         return next(output for output in self.outputs(stream) if output.name == name)
 
     def forget(self, stream: str) -> None:
-        """Whoever works on a stream begins with what is on disk: something of it failed, or was repaired."""
+        """Start again from what is on disk: something of the stream failed, or was repaired."""
         for kept in (self._acceptors, self._rollers, self._indexers, self._outputs):
             kept.pop(stream, None)
         self.warehouse.forget(stream)
@@ -217,8 +232,8 @@ class Workers:
                 getattr(self, name).forget(stream)
 
     def catch_up(self, stream: str) -> None:
-        """Take up what a process that died left of raw and of all that is made of it. A round does the same,
-        each output apart."""
+        """Finish what a process that died left of raw and all outputs. A round does the same, each output
+        separately."""
         from tidemill.raw.accept.catch_up import catch_up
 
         catch_up(self.acceptor(stream))
@@ -229,14 +244,14 @@ class Workers:
 
     @cached_property
     def delivery(self) -> Delivery:
-        """Brings events to the declared sinks."""
+        """Delivers events to the declared sinks."""
         from tidemill.pipeline.events.delivery import Delivery
 
         return Delivery(self.state, self.project.events, self.project.root, warehouse=self.root)
 
     @cached_property
     def retention(self) -> Retention:
-        """Plans what goes by the retention of its stream, and lets it go."""
+        """Plans and carries out what expires by the retention of its stream."""
         from tidemill.pipeline.retention import Retention
 
         return Retention(self)
@@ -285,5 +300,5 @@ def _windows(workers: Workers, stream: Stream) -> Output | None:
     return WindowResults(workers.warehouse, stream, workers.streaming_windows)
 
 
-Kind = Callable[[Workers, "Stream"], "Output | None"]  # None: the stream has none of it
+Kind = Callable[[Workers, "Stream"], "Output | None"]  # None: the stream has no such output
 KINDS: Sequence[Kind] = (_rollups, _index, _vectors, _datasets, _windows)

@@ -1,6 +1,6 @@
-"""The query text, its plan and its execution in process over the rollups. Never recomputes from raw.
+"""Queries: the text, its plan, and its execution in process over the rollups.
 
-Its names are loaded when somebody asks for them: to say what is pending takes no parser and no DuckDB.
+Names are loaded on first use: finding what is pending needs neither a parser nor DuckDB.
 """
 
 from importlib import import_module

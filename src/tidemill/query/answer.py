@@ -1,4 +1,4 @@
-"""What a query gives back: the table, and the facts that say how far it can be trusted."""
+"""The answer to a query: the table, and facts about its completeness."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from tidemill.model.completeness import Completeness
 from tidemill.model.time import MIN_INSTANT, Interval, format_duration, format_instant
+from tidemill.query.as_of import Past
 from tidemill.query.cover import ALL_TIME, CoverPiece
-from tidemill.query.past import Past
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,17 +28,17 @@ class Answer:
     stream: str
     metric: str
     level: str
-    interval: int | None  # None: totals, no buckets, or buckets that are not all of one length
-    span: Interval | None  # as asked; None: all data
+    interval: int | None  # None: totals, no buckets, or buckets of different lengths
+    span: Interval | None  # as given; None: all data
     rows_read: int  # rows in the files that were read
     files_read: int
     completeness: Completeness
     version: int  # of the rollups table
     engine: Engine = "duckdb"
-    step: str | None = None  # INTERVAL as it was asked, with its time zone
-    pieces: tuple[CoverPiece, ...] = ()  # what it is made of, by time
+    step: str | None = None  # INTERVAL as given, with its time zone
+    pieces: tuple[CoverPiece, ...] = ()  # what it is made from, by time
     past: Past | None = None  # AS OF: the stream as it was then
-    plan: Plan | None = field(default=None, compare=False, repr=False)  # that it was made by
+    plan: Plan | None = field(default=None, compare=False, repr=False)  # the plan that made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,17 @@ class Explanation:
     interval: int | None
     span: Interval | None
     pieces: tuple[CoverPiece, ...]  # that make up the span, by time
-    cells: int | None  # rows for each group when every gap is filled; None: only the data can tell
+    cells: int | None  # rows for each group if every gap is filled; None: depends on the data
     edges: str
     fill: str
     format: str
     files: int
     rows: int
     version: int
-    sql: str  # the aggregation that runs over the files; of Spark: what its plan is equal to
+    sql: str  # the aggregation that runs over the files; for Spark an equivalent of its plan
     parameters: Mapping[str, object]
     completeness: Completeness
-    opening: tuple[CoverPiece, ...] = ()  # that tell the states at the start
+    opening: tuple[CoverPiece, ...] = ()  # that give the states at the start
     engine: Engine = "duckdb"
     step: str | None = None
 
@@ -91,7 +91,7 @@ class Explanation:
 
 
 def shown(pieces: Sequence[CoverPiece]) -> str:
-    """Pieces in short: each source from where it is read up to where the next one goes on."""
+    """Pieces in short: each source from where it is read up to the next one."""
     if not pieces:
         return "nothing"
     if pieces[0].span == ALL_TIME:

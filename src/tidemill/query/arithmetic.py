@@ -1,6 +1,5 @@
-"""Arithmetic and conditions over the columns of an answer: exact fractions, rounded once at the end.
-Null wherever an operand is null or a divisor is zero; it never uses floats.
-"""
+"""Arithmetic and conditions over the columns of an answer: exact fractions, rounded once at the end, never
+floats. Null if an operand is null or a divisor is zero."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ _KEPT: Final[Mapping[str, Callable[[int], bool]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """For each row `over / under` with `under` above 0, both Python integers; where `null` is set, neither
-    means anything."""
+    """For each row `over / under` with `under` above 0, both Python integers; meaningless where `null` is
+    set."""
 
     over: NDArray[np.object_]
     under: NDArray[np.object_]
@@ -46,16 +45,15 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Truths:
-    """For each row whether it is true, or false; neither when it is unknown."""
+    """For each row whether it is true, or false; neither if it is unknown."""
 
     true: NDArray[np.bool_]
     false: NDArray[np.bool_]
 
 
 def scale_of(expression: Expression, scales: Mapping[Value, int]) -> int:
-    """The digits after the point of what an expression comes to. Sums have those of the operand that has most
-    of them, products those of both. With a division anywhere in it, a result has `DIGITS` more than the most
-    precise number in it."""
+    """The number of decimals of an expression. Sums have the most that an operand has, products those of
+    both. With a division anywhere in it, a result has `DIGITS` more than the most precise number in it."""
     if _divides(expression):
         return min(MAX_SCALE, max(_leaf_scales(expression, scales), default=0) + DIGITS)
     return min(MAX_SCALE, _plain_scale(expression, scales))
@@ -64,7 +62,7 @@ def scale_of(expression: Expression, scales: Mapping[Value, int]) -> int:
 def computed(
     expression: Expression, columns: Mapping[Value, pa.ChunkedArray], rows: int, scale: int
 ) -> pa.ChunkedArray:
-    """The column of decimal128(38, scale) that an expression comes to, rounded half to even."""
+    """The value of an expression as a column of decimal128(38, scale), rounded half to even."""
     import pyarrow as pa
 
     numbers = _numbers(expression, columns, rows)

@@ -1,6 +1,6 @@
-"""Batches of deltas that are published: the datasets of the windows that their stream declares.
+"""Published batches of deltas: the datasets of the windows that their stream declares.
 
-It reads what `outputs/datasets` wrote in the words of `outputs/vectors`; it changes nothing.
+It reads what `outputs/datasets` wrote and describes it in terms of `outputs/vectors`; it changes nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _batched(root: Path, window: Window, ignored: int, folder: Path | None) -> B
     if damage is None:
         dataset = dataset_of(root, window)
         of = dataset.deltas
-        if of is not None:  # None: it was built before the stream was one of deltas, and the next round sees
+        if of is not None:  # None: built before it was a delta stream; the next round builds it again
             stats = BatchStats(of.received, 0, dataset.rows, of.vectors, dataset.bytes, of.first, of.last)
         if folder is not None:
             file = folder / file_name(key.start, key.end)

@@ -5,7 +5,7 @@ Three rules cover every clock change:
 - A calendar cell starts at the first instant whose wall clock has reached its local start. A midnight that is
   skipped therefore starts when the clock jumps over it, and one that is shown twice starts the first time.
 - A cell that would be empty (Samoa had no 30 December 2011) does not exist.
-- Fixed durations below a day that are laid in a zone start wherever the local clock shows a multiple of them.
+- Fixed durations below a day in a zone start wherever the local clock shows a multiple of them.
   When the clock goes back and shows one twice, both start a cell: an hour stays an hour.
 """
 
@@ -22,7 +22,8 @@ from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, WEEK, Interval, f
 from tidemill.model.zones import UTC_NAMES, first_instant, offset_at, stretches, zone_named
 from tidemill.query.language.ast import Unit
 
-MAX_CELLS: Final = 600_000  # of one answer whose cells are laid one by one: the weeks of all time are fewer
+# Cells of one answer that are computed one by one: the weeks of all time are fewer.
+MAX_CELLS: Final = 600_000
 MONDAY: Final = 0
 _THURSDAY: Final = 3  # 1970-01-01
 _MONTHS: Final = {"month": 1, "quarter": 3, "year": 12}
@@ -49,7 +50,7 @@ class CalendarStep:
 
     @property
     def width(self) -> int | None:
-        """The length of every cell in microseconds; None where it differs from cell to cell."""
+        """The length of every cell in microseconds; None if cells differ."""
         if not self.is_utc or self.unit not in ("us", "week"):
             return None
         return self.count if self.unit == "us" else self.count * WEEK
@@ -67,8 +68,8 @@ class CalendarStep:
 
 def edges(step: CalendarStep, span: Interval) -> Sequence[int]:
     """The sorted starts of all cells that `span` overlaps, then the end of the last one. The first is at or
-    before the start of the span, the last at or after its end; empty for an empty span. What would lie
-    outside the years 1 to 9999 is cut off there."""
+    before the start of the span, the last at or after its end; empty for an empty span. Cut off outside of
+    the years 1 to 9999."""
     if span.start == span.end:
         return ()
     if step.width is not None:
@@ -150,8 +151,8 @@ def _walls_of_days(local: int, width: int, phase: int) -> Iterator[int]:
 
 
 def _walls_of_months(local: int, step: CalendarStep) -> Iterator[int]:
-    """Months count from the year 0, so that quarters, years and decades start where people expect.
-    With an origin they count from it, on its day (or the last one of a shorter month) and at its hour."""
+    """Months count from the year 0, so that quarters, years and decades start as usual. With an origin they
+    count from it, on its day (or the last one of a shorter month) and at its hour."""
     months = _MONTHS[step.unit] * step.count
     base, day, clock = 0, 1, 0
     if step.origin is not None:
@@ -167,7 +168,8 @@ def _walls_of_months(local: int, step: CalendarStep) -> Iterator[int]:
 
 
 def _local_phase(step: CalendarStep, width: int) -> int:
-    """What the local starts of cells of a fixed number of days, hours … leave when divided by their width."""
+    """The remainder of the local starts of cells of a fixed number of days, hours … divided by their
+    width."""
     if step.origin is not None:
         offset = 0 if step.is_utc else offset_at(zone_named(step.zone or ""), step.origin)
         return (step.origin + offset) % width

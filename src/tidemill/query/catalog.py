@@ -1,6 +1,6 @@
-"""What there is to ask for: streams, event types, attributes with their most frequent values, metrics.
+"""The catalog: streams, event types, attributes with their most frequent values, metrics.
 
-It only looks, and starts no JVM.
+It only reads, and starts no JVM.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MetricFacts:
-    """A metric as declared, in words that a query uses."""
+    """A metric as declared, in terms of queries."""
 
     name: str
     kind: str
@@ -45,15 +45,15 @@ class StreamFacts:
     metrics: Sequence[MetricFacts]
     attributes: Attributes | None = None  # None: nothing is indexed
     windows: Sequence[str] = field(default=())
-    tenants: Tenants | None = None  # None: all its events are of one, which the stream declares
+    tenants: Tenants | None = None  # None: the stream declares one tenant for all its events
     kind: str = "events"  # or delta: its records change vectors
-    notes: Sequence[tuple[str, Mapping[str, str]]] = ()  # field, and its unit and whatever else goes with it
+    notes: Sequence[tuple[str, Mapping[str, str]]] = ()  # field, with its unit and other documentation
 
 
 def catalog(
     warehouse: Warehouse, stream: str | None = None, tenant: str | None = None, *, values: bool = True
 ) -> list[StreamFacts]:
-    """Of all streams or one; without `values` the index is not looked into."""
+    """The catalog of all streams or one; without `values` the index is not read."""
     names = [warehouse.project.stream(stream).name] if stream is not None else list(warehouse.project.streams)
     return [_facts(warehouse, warehouse.project.stream(name), tenant, values=values) for name in names]
 
@@ -150,7 +150,7 @@ def _sum(terms: Sequence[Term]) -> str:
 
 
 def _term(term: Term) -> str:
-    """A counter by its name; of a state metric also which transitions are meant."""
+    """A counter by name; for a state metric also the transitions."""
     rule = f".{term.transition}" if term.transition is not None else ""
     left = f" from {' or '.join(term.from_)}" if term.from_ is not None else ""
     reached = f" to {' or '.join(term.to)}" if term.to is not None else ""

@@ -1,6 +1,5 @@
-"""What a query needs to know of a declared stream: its dimensions and measures, and where a metric's numbers
-stand in the rollups table. Never reads a table.
-"""
+"""What a query needs to know of a declared stream: its dimensions and measures, and the columns of a metric
+in the rollups table. Never reads a table."""
 
 from __future__ import annotations
 
@@ -20,14 +19,14 @@ _COLUMN_TYPES: Final[Mapping[str, ColumnType]] = {
     "boolean": "boolean",
     "decimal": "decimal",
 }
-IN_STATE, FROM_STATE, TO_STATE = PSEUDO_DIMENSIONS  # what people call the states of objects,
-STATE, RULE, FROM, TO = STATE_COLUMNS  # and where they stand
+IN_STATE, FROM_STATE, TO_STATE = PSEUDO_DIMENSIONS  # how queries name the states of objects,
+STATE, RULE, FROM, TO = STATE_COLUMNS  # and their columns
 BINS, BIN_COUNTS = HISTOGRAM_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDimension:
-    """A dimension by the name people use and the column that holds it."""
+    """A dimension by its name in queries and the column that holds it."""
 
     name: str
     column: str
@@ -40,7 +39,7 @@ class DeclaredDimension:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredMeasure:
-    """A measure, the stem of its columns and its digits after the point; integers have none."""
+    """A measure, the prefix of its columns and its number of decimals; 0 for integers."""
 
     name: str
     column: str
@@ -54,8 +53,8 @@ class DeclaredMeasure:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which rows of the table a number is made of: those of a metric; of a state metric either those that
-    say by how much the objects in a state changed, or those of a rule's transitions."""
+    """Which rows of the table a number is made from: those of a metric; for a state metric either the changes
+    of the number of objects in a state, or the transitions of a rule."""
 
     metric: str
     in_state: bool = False
@@ -74,7 +73,7 @@ def state_dimensions(names: Iterable[str]) -> dict[str, DeclaredDimension]:
 
 
 def dimensions_of(stream: Stream, metrics: Iterable[str]) -> dict[str, DeclaredDimension]:
-    """Those that all of these metrics have."""
+    """The dimensions that all of these metrics have."""
     shared: dict[str, None] | None = None
     for name in metrics:
         own = stream.kept_metrics[name].dimensions

@@ -1,7 +1,7 @@
-"""Folds rows of rollups with Arrow alone, as `sql.aggregate` says: over a few parts whose columns are kept,
-an SQL engine takes longer to plan than this takes to answer.
+"""Folds rows of rollups with Arrow alone, like `sql.aggregate`: for a few parts whose columns are cached,
+planning SQL takes longer than this.
 
-Counts, sums, least and greatest values of one metric; all else is left to the engine.
+Counts, sums, minima and maxima of one metric; everything else is left to DuckDB.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from tidemill.formats.arrow import one
 from tidemill.model.levels import BASE
 from tidemill.query import sql
+from tidemill.query.column_cache import KeptColumns
 from tidemill.query.declared import Rows
-from tidemill.query.kept_columns import KeptColumns
 from tidemill.query.plan import Plan
 from tidemill.query.source import Scans
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS: Final = 400_000  # of the parts that are read
 _FOLDS: Final = frozenset({"count", "sum", "num", "min", "max"})
-_SAFE: Final = float(1 << 62)  # no sum of counts below it leaves 64 bits
+_SAFE: Final = float(1 << 62)  # no sum of counts below it overflows 64 bits
 _ZERO: Final = pc.ScalarAggregateOptions(min_count=0)
 _TYPES: Final = {
     "VARCHAR": pa.string(),
@@ -41,7 +41,7 @@ _TYPES: Final = {
 
 
 def can_fold(plan: Plan, scans: Scans) -> bool:
-    """Whether it is one of those that are folded here."""
+    """Whether a plan can be folded here."""
     return (
         plan.where is None
         and len(plan.rows) == 1
@@ -52,8 +52,8 @@ def can_fold(plan: Plan, scans: Scans) -> bool:
 
 
 def folded(plan: Plan, scans: Scans, kept: KeptColumns) -> pa.Table | None:
-    """The table of `sql.aggregate`; None where the engine must do it: a column has another type than is
-    declared now, or a count could leave 64 bits."""
+    """The table of `sql.aggregate`; None if the engine must do it: a column has another type than declared
+    now, or a count could overflow 64 bits."""
     types = _types(plan)
     pieces = [piece for piece in _pieces(plan, scans, kept, types) if len(piece.bucket)]
     if not all(_fits(column, types[name]) for piece in pieces for name, column in piece.columns.items()):
@@ -69,7 +69,7 @@ def folded(plan: Plan, scans: Scans, kept: KeptColumns) -> pa.Table | None:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """The rows of one part that the plan is about."""
+    """The rows of one part that the plan needs."""
 
     columns: Mapping[str, pa.Array]
     bucket: NDArray[np.int64]
@@ -117,7 +117,7 @@ def _pieces(
 def _picked(
     plan: Plan, names: Iterable[str], columns: Mapping[str, pa.Array], at: NDArray[np.int64], width: int
 ) -> _Piece:
-    """Columns `names` of the rows `at` that are of the plan's tenant."""
+    """Columns `names` of the rows `at` that belong to the plan's tenant."""
     if plan.tenant is not None:
         at = at[_is(columns["tenant"], plan.tenant)[at]]
     places = pa.array(at)
@@ -138,7 +138,7 @@ def _inside(bucket: NDArray[np.int64], spans: Sequence[Interval]) -> NDArray[np.
 
 
 def _is(column: pa.Array, value: str) -> NDArray[np.bool_]:
-    """Which rows have that text."""
+    """Which rows have that string."""
     if not pa.types.is_dictionary(column.type):
         return np.asarray(pc.fill_null(pc.equal(column, value), fill_value=False))
     code = column.dictionary.index(value).as_py()
@@ -178,7 +178,7 @@ def _may_overflow(column: pa.ChunkedArray) -> bool:
 
 
 def _in_cells(plan: Plan, rows: pa.Table) -> pa.Table:
-    """With the `cell` that each lies in; those before the first cell are left out."""
+    """With the `cell` of each row; rows before the first cell are left out."""
     bucket: NDArray[np.int64] = one(rows.column(sql.FIRST)).to_numpy()
     if plan.interval is not None:
         return rows.append_column("cell", pa.array(bucket // plan.interval * plan.interval))

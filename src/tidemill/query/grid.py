@@ -1,6 +1,5 @@
-"""Which cells a bucketed answer has: half-open, with the edges policy applied.
-Pure arithmetic on microseconds; it never looks at data.
-"""
+"""The cells of a bucketed answer: half-open, with the edges policy applied. Pure arithmetic on microseconds;
+it never reads data."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from tidemill.query.language.ast import Edges
 class CellGrid:
     """The cells of an answer, by their starts; each ends where the next one starts."""
 
-    cells: Sequence[int]  # a range where all are of one width
+    cells: Sequence[int]  # a range if all have one width
     end: int  # of the last one
-    read: Interval  # what of them the span holds
+    read: Interval  # the part of them inside the span
     hidden: tuple[int, ...] = ()  # partial cells under EDGES null: they have no number
 
     @property
     def edges(self) -> list[int]:
-        """Where what is read must be cut: its ends, and every cell that starts between them."""
+        """Where reads must be cut: at both ends, and at every start of a cell between them."""
         if self.read.start == self.read.end:
             return []
         return [self.read.start, *(c for c in self.cells if c > self.read.start), self.read.end]
@@ -41,8 +40,8 @@ def overlapped(cells: Sequence[int], data: Interval) -> Sequence[int]:
 
 
 def cells_between(span: Interval, cells: Sequence[int], end: int, edges: Edges) -> CellGrid:
-    """The grid of `span` with the cells that it touches. Those at its ends may reach beyond it: `include`
-    counts what of them lies in the span, `exclude` leaves them out, `null` shows them without a number."""
+    """The grid of `span` with the cells that it touches. Those at its ends may extend beyond it: `include`
+    counts the part inside the span, `exclude` leaves them out, `null` shows them without a number."""
     if not cells:
         return CellGrid(cells, end, Interval(span.start, span.start))
     first = cells[0] < span.start

@@ -1,6 +1,5 @@
-"""Rows of an answer followed through the cells of their group: what stands, and what is carried over gaps.
-Whole columns at once; it knows nothing of plans and never reads a file.
-"""
+"""Follows rows of an answer through the cells of their group: running totals, and values carried over gaps.
+Works on whole columns, independent of plans and files."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-BEFORE: Final = -(2**63)  # a cell that comes before all others
+BEFORE: Final = -(2**63)  # a cell before all others
 
 
 def flat(column: pa.ChunkedArray) -> pa.Array:
@@ -24,7 +23,7 @@ def flat(column: pa.ChunkedArray) -> pa.Array:
 
 
 def group_numbers(tables: Sequence[pa.Table], keys: list[str]) -> NDArray[np.int64]:
-    """A number for each row of all tables, the same where all keys are the same; nulls are."""
+    """A number for each row of all tables, equal if all keys are equal; null equals null."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -41,7 +40,7 @@ def group_numbers(tables: Sequence[pa.Table], keys: list[str]) -> NDArray[np.int
 def running_total(
     groups: NDArray[np.int64], cells: NDArray[np.int64], net: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """For each row the sum of `net` over its group up to and with its cell."""
+    """For each row the sum of `net` over its group up to and including its cell."""
     import numpy as np
 
     order = np.lexsort((cells, groups))
@@ -59,8 +58,8 @@ def carried(
     gap: NDArray[np.bool_],
     lost: NDArray[np.bool_],
 ) -> pa.ChunkedArray:
-    """The column with each gap filled by the last value that its group had in an earlier cell, if any, and if
-    none of the cells between is lost."""
+    """The column with each gap filled by the last value of its group in an earlier cell, if any, and if no
+    cell between is lost."""
     import numpy as np
     import pyarrow as pa
 

@@ -1,6 +1,5 @@
-"""The bins of histograms as rows: which bins a cell has, how many samples each holds, and where they lie.
-Whole columns at once; it knows nothing of plans and never reads a file.
-"""
+"""The bins of histograms as rows: which bins a cell has, how many samples each holds, and their bounds. Works
+on whole columns, independent of plans and files."""
 
 from __future__ import annotations
 
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-BIN: Final = "\0bin"  # the number of a bin, in a column that nobody can name
+BIN: Final = "\0bin"  # a column name that cannot be written in a query
 MAX_ROWS: Final = 1_000_000
-NOTHING: Final = -1  # the count of a bin that a cell has no samples in
+NOTHING: Final = -1  # the count of a bin without samples in a cell
 _CONTEXT: Final = Context(prec=60)
 
 Counted = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
@@ -28,10 +27,10 @@ Counted = tuple["NDArray[np.int64]", "NDArray[np.int64]", "NDArray[np.int64]"]
 def counted(
     bins: pa.Table, cells: pa.Table, keys: list[str], groups: list[str], filled: NDArray[np.bool_]
 ) -> Counted:
-    """For each row of a heatmap its row in `cells`, its bin, and how many samples that holds.
+    """For each row of a heatmap its row in `cells`, its bin, and the number of samples.
 
     `bins` has lists of bins and of their counts by the same keys, several for a cell. A cell that is `filled`
-    also has a row with `NOTHING` for each bin that its group has in other cells only.
+    also has a row with `NOTHING` for each bin that its group has only in other cells.
     """
     import numpy as np
 
@@ -56,7 +55,7 @@ def counted(
 def _without_samples(
     cells: pa.Table, groups: list[str], pairs: NDArray[np.int64], filled: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of `cells` that are filled, with the bins that their group has in other cells only."""
+    """Rows of `cells` that are filled, with the bins that their group has only in other cells."""
     import numpy as np
 
     of_cells = group_numbers([cells], groups)
@@ -80,15 +79,15 @@ def _without_samples(
 
 
 def bounds_of(bins: Bins, numbers: NDArray[np.int64], scale: int) -> tuple[pa.Array, pa.Array]:
-    """The bounds of each of these bins, as samples are written; null where a bin has no end.
+    """The bounds of these bins, spelled like samples; null if a bin has no bound.
 
     Declared bounds and positive bins: above `lower`, up to `upper`. Negative bins of a log scale are their
-    mirror image; the one that holds 0 alone has both at 0.
+    mirror image; the bin of 0 alone has both at 0.
     """
     import pyarrow as pa
 
     kind = pa.decimal128(38, scale)
-    known = {bin: _ends(bins, bin) for bin in set(numbers.tolist())}
+    known = {bin: ends_of(bins, bin) for bin in set(numbers.tolist())}
     sides = ([known[bin][side] for bin in numbers.tolist()] for side in (0, 1))
     lower, upper = (
         pa.array([None if end is None else Decimal(end).scaleb(-scale, _CONTEXT) for end in ends], type=kind)
@@ -97,7 +96,8 @@ def bounds_of(bins: Bins, numbers: NDArray[np.int64], scale: int) -> tuple[pa.Ar
     return lower, upper
 
 
-def _ends(bins: Bins, bin: int) -> tuple[int | None, int | None]:
+def ends_of(bins: Bins, bin: int) -> tuple[int | None, int | None]:
+    """The bounds of a bin, scaled; None if it has no bound."""
     if bins.bounds is not None:
         low = bins.bounds[bin - 1] if bin > 0 else None
         return low, bins.bounds[bin] if bin < len(bins.bounds) else None

@@ -1,6 +1,5 @@
-"""What a stream has that its answers do not include yet: slices that wait or failed, retractions, tiles.
-It looks at the state only, and costs what is pending, not what there is.
-"""
+"""What a stream has that its answers do not include yet: slices that wait or failed, retractions, tiles. It
+reads only the state, and costs what is pending, not what there is."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ def arrivals_of(
     retraction: Retraction | None = None,
     own: Mapping[str, OwnRows] | None = None,
 ) -> Arrivals:
-    """For an answer that anything in `span` (None: any time) can change; `tiles`: it is made of them.
-    `retraction` is the act that is under way, in any stream; `own` is what a tenant has, by slice, when the
-    answer is about that tenant alone."""
+    """For an answer that anything in `span` (None: any time) can change; `tiles`: it is made from them.
+    `retraction` is the one in progress, in any stream; `own` is what a tenant has, by slice, if the answer is
+    about that tenant alone."""
     stale = state.stale_tiles(stream) if tiles else []
     found = [
         *_slices(state, stream),
@@ -143,7 +142,7 @@ def _meets(tile: BaseTile, span: Interval) -> bool:
 
 
 def _start(entries: Sequence[SliceEntry]) -> int | None:
-    """The first instant that they say they hold; None when one of them does not say."""
+    """The first instant of their declared bounds; None if one has none."""
     bounds = [entry.slice.declared for entry in entries]
     known = [each.start for each in bounds if each is not None]
     return min(known) if len(known) == len(bounds) else None

@@ -1,6 +1,5 @@
 """Percentiles of the cells of an answer from their bins: the rule of `model.metrics.percentile`, for all
-cells at once and in integers. Never rounds but once, half to even, to `DIGITS` beyond the samples'.
-"""
+cells at once and in integers. Rounded once, half to even, to `DIGITS` more decimals than the samples."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SCALE: Final = 10**DIGITS
-_SMALL: Final = 10**12  # samples nearer to 0 are estimated all at once: their millionths fit 64 bits
-_AT_ONCE: Final = 4_000_000  # counters that are summed side by side: cells times bins
+_SMALL: Final = 10**12  # smaller samples are estimated together: their millionths fit 64 bits
+_AT_ONCE: Final = 4_000_000  # counters that are summed at once: cells times bins
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,8 @@ class BinPosition:
 def positions(
     hits: pa.Table, bins: pa.Table, keys: list[str], quantiles: Iterable[Fraction]
 ) -> dict[Fraction, BinPosition]:
-    """Of each of `hits`, for each quantile. `bins` has the same keys; its rows are merged by them."""
+    """The positions for each of `hits` and each quantile. `bins` has the same keys; its rows are merged by
+    them."""
     import numpy as np
 
     numbers = group_numbers([hits, bins], keys)
@@ -77,7 +77,7 @@ def _locate(sums: NDArray[np.int64], first: int, cells: slice, made: dict[Fracti
 
 
 def _ranks(totals: NDArray[np.int64], share: Fraction) -> NDArray[np.int64]:
-    """Of how many samples the percentile is the greatest, at least one."""
+    """The rank of the percentile among so many samples, at least 1."""
     import numpy as np
 
     if share.numerator * int(totals.max(initial=0)) < 2**62:
@@ -89,7 +89,8 @@ def _ranks(totals: NDArray[np.int64], share: Fraction) -> NDArray[np.int64]:
 def estimates(
     bins: Bins, position: BinPosition, least: pa.ChunkedArray, most: pa.ChunkedArray, scale: int
 ) -> pa.Array:
-    """In millionths of what the samples are counted in, as decimal128(38, 0); null where there is none."""
+    """The estimates in millionths of the unit of samples, as decimal128(38, 0); null if there are no
+    samples."""
     import numpy as np
     import pyarrow as pa
 
@@ -148,7 +149,7 @@ def estimated(bins: Bins, bin: int, rank: int, count: int, least: int, most: int
 
 @lru_cache(maxsize=4096)
 def _middle(start: int, end: int) -> int:
-    """What a log-scale bin estimates, in millionths: as far from its least as from its greatest sample."""
+    """The estimate of a log-scale bin, in millionths: halfway between its least and its greatest sample."""
     middle = ratio(2 * start * end, abs(start + end))
     assert middle is not None
     return middle if start > 0 else -middle

@@ -1,6 +1,5 @@
-"""From what was written to what will be read: names resolved, level and grid chosen, types checked.
-Every name that does not exist is refused with those that do. Never touches a file.
-"""
+"""Plans a query: names resolved, level and grid chosen, types checked. A name that does not exist is refused
+with those that do. Never touches a file."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ from tidemill.model.metrics import dimension_id, measure_id
 from tidemill.model.names import PSEUDO_DIMENSIONS
 from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, Interval, format_duration
 from tidemill.model.zones import zone_named
+from tidemill.query.as_of import Past
 from tidemill.query.calendar import CalendarStep
 from tidemill.query.calendar import edges as edges_of
 from tidemill.query.declared import (
@@ -49,7 +49,6 @@ from tidemill.query.language.ast import (
     values_in_having,
 )
 from tidemill.query.language.moments import instant_of, span_of
-from tidemill.query.past import Past
 from tidemill.query.values import ValueColumn, ValuePart, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:
@@ -71,7 +70,8 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class PlannedValue:
-    """A column of the answer after bucket and groups; an expression is over values that have their own."""
+    """A column of the answer after bucket and groups; an expression refers to values with columns of their
+    own."""
 
     name: str
     expression: Expression
@@ -80,20 +80,20 @@ class PlannedValue:
 @dataclass(frozen=True, slots=True)
 class Plan:
     stream: str
-    metric: str  # that FROM names; without one, those that the ratios are of
+    metric: str  # that FROM names; without one, those of the ratios
     level: Level | None  # the largest that divides the interval; None: no interval of one width
     interval: int | None  # None: one total for each group, no buckets
     span: Interval | None  # as asked; None: all data
     step: CalendarStep | None  # of INTERVAL
-    grid: CellGrid | None  # None: no buckets, or cells that only the data can tell
-    columns: tuple[ValueColumn, ...]  # one for each value that is named anywhere
+    grid: CellGrid | None  # None: no buckets, or cells that depend on the data
+    columns: tuple[ValueColumn, ...]  # one for each value that occurs anywhere
     leaves: Mapping[Value, str]  # the column of each of these values
-    outputs: tuple[PlannedValue, ...]  # what the answer shows of them
+    outputs: tuple[PlannedValue, ...]  # the values that the answer shows
     having: Having | None
     groups: tuple[DeclaredDimension, ...]
     where: Condition | None
     filter: Condition | None  # on the payload: answered from raw
-    dimensions: Mapping[str, DeclaredDimension]  # those the condition may name
+    dimensions: Mapping[str, DeclaredDimension]  # those that the condition may name
     edges: Edges
     fill: Fill
     order: tuple[Sort, ...]
@@ -103,7 +103,7 @@ class Plan:
     tenant: str | None
     parts: tuple[ValuePart, ...]  # what is folded for the columns, each once
     rows: tuple[Rows, ...]  # that they are folded over, each once
-    past: Past | None = None  # the stream as it was then: answered from raw; None: as it is now
+    past: Past | None = None  # the stream as it was then, read from raw; None: as it is now
 
     @property
     def read(self) -> Interval | None:
@@ -112,17 +112,17 @@ class Plan:
 
     @property
     def is_bucketed(self) -> bool:
-        """Whether there is a row for each cell, and not one total."""
+        """Whether there is a row for each cell instead of one total."""
         return self.interval is not None or self.grid is not None
 
     @property
     def states(self) -> Rows | None:
-        """The rows that change how many objects are in which state, if that is asked."""
+        """The rows that change the number of objects in a state, if that is selected."""
         return next((rows for rows in self.rows if rows.in_state), None)
 
     @property
     def percentile(self) -> ValueColumn | None:
-        """One of the values that bins are read for: all are of the same ones."""
+        """One of the values that bins are read for: all use the same bins."""
         return next((column for column in self.columns if column.bins is not None), None)
 
     @property
@@ -132,12 +132,12 @@ class Plan:
 
     @property
     def states_alone(self) -> bool:
-        """Whether nothing else is asked than how many objects are in which state."""
+        """Whether only the number of objects in a state is selected."""
         return {column.function for column in self.columns} == {"states"}
 
     @property
     def uses(self) -> dict[str, frozenset[str]]:
-        """The dimensions and measures, as they are declared, that the answer depends on, by metric."""
+        """The declared dimensions and measures that the answer depends on, by metric."""
         named = [*self.groups, *(self.dimensions[path.text] for path in paths_in(self.where))]
         measures = [part.measure for part in self.parts if part.measure is not None]
         columns = frozenset(
@@ -175,7 +175,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
         _check_condition(query.where, dimensions, metric)
     layout = cast(Format, query.format.word if query.format else "rows")
     edges = cast(Edges, query.edges.word if query.edges else stream.query.edges)
-    # What stood goes on standing: without changes there is still a number of objects in a state.
+    # Objects stay in their state: without changes there is still a number of them.
     running_total = any(column.function == "states" for column in columns)
     gapless = layout == "series" or running_total
     heatmap = any(column.function == "bins" for column in columns)
@@ -184,18 +184,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     )
     zone = _zone(query, stream)
     span = _span(query, now, zone)
-    level: Level | None = None
-    interval: int | None = None
-    step: CalendarStep | None = None
-    if query.bucket is None:
-        _refuse_bucket_words(query)
-        _check_rate(query, span)
-    else:
-        step = _step(query, stream, zone)
-        level, interval = _level(query, step)
-    grid = cells_over(span, interval, edges) if span and interval else None
-    if step is not None and interval is None and span is not None:
-        grid = _calendar_grid(query, step, span, edges)
+    step, level, interval = _buckets(query, stream, zone, span)
     return Plan(
         stream=stream.name,
         metric=metric,
@@ -203,7 +192,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
         interval=interval,
         span=span,
         step=step,
-        grid=grid,
+        grid=_grid(query, step, interval, span, edges),
         columns=columns,
         leaves=leaves,
         outputs=outputs,
@@ -224,6 +213,29 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     )
 
 
+def _buckets(
+    query: Query, stream: Stream, zone: str | None, span: Interval | None
+) -> tuple[CalendarStep | None, Level | None, int | None]:
+    """The step, the level and the width of the buckets, each where there is one."""
+    if query.bucket is None:
+        _refuse_bucket_words(query)
+        _check_rate(query, span)
+        return None, None, None
+    step = _step(query, stream, zone)
+    return step, *_level(query, step)
+
+
+def _grid(
+    query: Query, step: CalendarStep | None, interval: int | None, span: Interval | None, edges: Edges
+) -> CellGrid | None:
+    """The cells of the answer; None without buckets, or if they depend on the data."""
+    if span is None:
+        return None
+    if interval:
+        return cells_over(span, interval, edges)
+    return _calendar_grid(query, step, span, edges) if step is not None else None
+
+
 def declared_stream(query: Query, streams: Mapping[str, Stream]) -> Stream:
     name = query.source.text.partition(".")[0]
     if name not in streams:
@@ -232,7 +244,7 @@ def declared_stream(query: Query, streams: Mapping[str, Stream]) -> Stream:
 
 
 def _source(query: Query, streams: Mapping[str, Stream]) -> tuple[Stream, str | None]:
-    """The stream, and the metric that FROM names; None where the values name theirs."""
+    """The stream, and the metric that FROM names; None if the values name theirs."""
     path = query.source
     stream = declared_stream(query, streams)
     name, _, metric = path.text.partition(".")
@@ -306,7 +318,7 @@ def _having(query: Query, outputs: tuple[PlannedValue, ...]) -> Having | None:
 def _with_aliases(
     expression: Expression, outputs: tuple[PlannedValue, ...], groups: tuple[Path, ...]
 ) -> Expression:
-    """The same, with the names of columns of the answer replaced by what they stand for."""
+    """The same, with aliases of the answer replaced by their expressions."""
     match expression:
         case Value(path, ()):
             if path.text in {group.text for group in groups}:
@@ -327,7 +339,7 @@ def _with_aliases(
 
 
 def _leaves(outputs: tuple[PlannedValue, ...], having: Having | None) -> dict[Value, str]:
-    """A column for each value: under the name that the answer shows it by, or one that nobody can write."""
+    """A column for each value: under its name in the answer, or one that cannot be written in a query."""
     names = {each.expression: each.name for each in outputs if isinstance(each.expression, Value)}
     of_outputs = [value for each in outputs for value in values_in(each.expression)]
     found = dict.fromkeys([*of_outputs, *values_in_having(having)])
@@ -335,7 +347,7 @@ def _leaves(outputs: tuple[PlannedValue, ...], having: Having | None) -> dict[Va
 
 
 def _check_heatmap(query: Query, columns: tuple[ValueColumn, ...]) -> None:
-    """Bins make rows of their own, so nothing else can stand beside them."""
+    """Bins make rows of their own, so no other value can be selected with them."""
     if not any(column.function == "bins" for column in columns):
         return
     alone = len(query.items) == 1 and isinstance(query.items[0].value, Value) and len(columns) == 1
@@ -407,7 +419,7 @@ def _refuse_bucket_words(query: Query) -> None:
 
 
 def _zone(query: Query, stream: Stream) -> str | None:
-    """The time zone that a query means; None: UTC, and intervals aligned to the epoch."""
+    """The time zone of a query; None: UTC, with intervals aligned to the epoch."""
     if query.timezone is None:
         return stream.query.timezone
     _at(query, lambda: zone_named(query.timezone.word if query.timezone else ""), query.timezone.position)
@@ -415,7 +427,7 @@ def _zone(query: Query, stream: Stream) -> str | None:
 
 
 def _step(query: Query, stream: Stream, zone: str | None) -> CalendarStep | None:
-    """How long the cells are and where they start; None: those of a level."""
+    """The length of the cells and where they start; None: those of a level."""
     clauses = (("TIMEZONE", query.timezone), ("WEEK START", query.week_start), ("ORIGIN", query.origin))
     if not isinstance(query.bucket, Every):
         for word, clause in clauses:
@@ -444,9 +456,9 @@ def _step(query: Query, stream: Stream, zone: str | None) -> CalendarStep | None
 
 
 def with_cells_of(plan: Plan, data: Interval | None) -> Plan:
-    """The plan of a calendar step without a span, once it is known from when to when there are data.
+    """The plan of a calendar step without a span, once the first and last time of the data are known.
 
-    The buckets of the first and the last week of all time reach beyond the years 1 to 9999; no cell does.
+    The buckets of the first and the last week of all time extend beyond the years 1 to 9999; no cell does.
     """
     assert plan.step is not None
     valid = Interval(max(data.start, MIN_INSTANT), min(data.end, MAX_INSTANT)) if data is not None else None
@@ -483,7 +495,7 @@ def _level(query: Query, step: CalendarStep | None) -> tuple[Level | None, int |
 
 
 def _check_rate(query: Query, span: Interval | None) -> None:
-    """Of a total: there must be a time to divide by."""
+    """The rate of a total needs a span to divide by."""
     values = [value for item in query.items for value in values_in(item.value)]
     values += values_in_having(query.having)
     rate = next((value for value in values if value.function.text.lower() == "rate"), None)
@@ -533,7 +545,7 @@ def _sort(
 
 
 def _at(query: Query, call: Callable[[], T], position: int | None = None) -> T:
-    """`call()`, its QueryError placed where the text caused it."""
+    """`call()`, with the position in the text added to its QueryError."""
     try:
         return call()
     except (QueryError, InputError) as error:

@@ -1,6 +1,5 @@
-"""The one door of this room: a query (text or JSON document) in, an answer or an explanation out.
-Reads no clock: `now` (for SINCE) and the watermark are handed in.
-"""
+"""The entry point of this package: a query (text or JSON document) in, an answer or an explanation out. Reads
+no clock: `now` (for SINCE) and the watermark are passed in."""
 
 from __future__ import annotations
 
@@ -12,12 +11,12 @@ from tidemill.model.completeness import Arrivals
 from tidemill.model.errors import QueryError
 from tidemill.model.time import Interval
 from tidemill.query.answer import Answer, Engine, Explanation
+from tidemill.query.as_of import Past
 from tidemill.query.language.ast import Moment, Query
 from tidemill.query.language.document import Document, query_from
 from tidemill.query.language.moments import instant_of
 from tidemill.query.language.parse import parse, pointed
 from tidemill.query.language.written import text_of
-from tidemill.query.past import Past
 from tidemill.query.plan import Plan, declared_stream, make_plan
 from tidemill.query.run import PlanReader, Runner
 from tidemill.query.source import Source
@@ -60,17 +59,18 @@ class Querier:
         as_of: Moment | None = None,
         past: Callable[[str, int, Interval | None], Past] | None = None,
     ) -> Answer | Explanation:
-        """The answer to a text or a document, for one tenant, or for all of them (None: an administrator's
-        choice). With `strict`, IncompleteError when something is missing or pending.
+        """The answer to a text or a document, for one tenant, or for all (None: for an administrator). With
+        `strict`, IncompleteError if something is missing or pending.
 
-        `tenant` may be a function that is told the stream, once it is known to be declared. `arrivals` are
-        those of the stream asked for, or a function that is told its name and the time that can change the
+        `tenant` may be a function that is called with the stream, once it is known to be declared. `arrivals`
+        are those of the stream, or a function that is called with its name and the time that can change the
         answer (None: any). `as_of` is as AS OF in the text; `past` gives the past of a stream, as far as it
         concerns a time.
         """
         on = _engine(engine)
         query, plan, at = self._planned(asked, tenant, now, as_of)
-        # First what waits, then the tables: what is built meanwhile is in the answer and named as pending.
+        # Pending data first, then the tables: what is built meanwhile is in the answer and reported as
+        # pending.
         known = arrivals(plan.stream, plan.touched) if callable(arrivals) else arrivals
         then = past(plan.stream, at, plan.touched) if at is not None and past is not None else None
         if then is not None and then.changed:
@@ -106,7 +106,7 @@ class Querier:
         now: int,
         as_of: Moment | None,
     ) -> tuple[Query, Plan, int | None]:
-        """With the instant of AS OF, at which SINCE and now are, too."""
+        """The plan; with AS OF, SINCE and now refer to that instant too."""
         if isinstance(asked, str) and not asked.lstrip().startswith("{"):
             query, text = parse(asked), asked
         else:
@@ -123,7 +123,7 @@ class Querier:
 
 
 def _instant(query: Query, as_of: Moment | None, now: int) -> int | None:
-    """When AS OF is; None: it is not asked for."""
+    """The instant of AS OF; None without it."""
     clause = query.as_of
     if clause is not None and as_of is not None:
         hint = "give it in the query or beside it"

@@ -1,6 +1,5 @@
-"""Exact quotients as decimals: `num / den` with a fixed number of digits, rounded half to even.
-Integers all the way, never floats; whole columns at once where 64 bits are enough, else one by one.
-"""
+"""Exact quotients as decimals: `num / den` with a fixed number of decimals, rounded half to even. Integers
+only, never floats; whole columns at once if 64 bits are enough, else one by one."""
 
 from __future__ import annotations
 
@@ -11,14 +10,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-DIGITS: Final = 6  # of avg beyond those of its measure; all the digits of rate
+DIGITS: Final = 6  # decimals of avg beyond those of its measure; all decimals of rate
 _SCALE: Final = 10**DIGITS
 _SAFE_DEN: Final = 2**63 // _SCALE - 1  # a remainder times the scale stays below 64 bits
 _SAFE_QUOTIENT: Final = 2**62 // _SCALE
 
 
 def ratio(num: int, den: int) -> int | None:
-    """`num / den` in units of 10^-6, half to even; null where there is nothing to divide by."""
+    """`num / den` in units of 10^-6, half to even; null if `den` is zero."""
     if den == 0:
         return None
     whole, rest = divmod(abs(num) * _SCALE, den)

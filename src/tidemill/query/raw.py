@@ -14,29 +14,27 @@ from typing import TYPE_CHECKING, Final
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.time import Interval
-from tidemill.query.source import RawAsked, RawRows, literal_path
-from tidemill.storage.tables.checksums import checked
+from tidemill.query.source import RawAsked, RawRows
 
 if TYPE_CHECKING:
-    import duckdb
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from tidemill.config import Limits, Stream
-    from tidemill.model.conditions.ast import Condition
+    from tidemill.formats.plan import ReadPlan
     from tidemill.outputs.rollups.spec import Metric, RollupSpec
     from tidemill.outputs.rollups.state_history import Recollection
-    from tidemill.query.kept_columns import KeptColumns
+    from tidemill.query.column_cache import KeptColumns
+    from tidemill.query.raw_scan import FoundRows
     from tidemill.storage.tables.snapshot import Part, Range, Snapshot
 
 # Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
 
-_COLUMNS: Final = ("tenant", "event_time", "event_id", "slice", "line", "payload")
 _TRIES: Final = 5  # trails are merged while somebody looks: then those that stand now are read
 _NEVER: Final = RawRows(None)
 _MAX_KEPT: Final = 200_000  # rows of a part whose times are kept
-_AT_ONCE: Final = 100_000  # events whose payloads are looked into
+_AT_ONCE: Final = 100_000  # events that become rows together
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +47,56 @@ class RawEvents:
     snapshot: Snapshot | None  # None: nothing was ever accepted
     columns: KeptColumns | None = None  # of parts that were read before
 
-    def rows(self, asked: RawAsked, cursor: duckdb.DuckDBPyConnection) -> RawRows:
+    def rows(self, asked: RawAsked) -> RawRows:
         parts = list(self._parts(asked))
         if not parts or self.snapshot is None:
             return _NEVER
         seen = sum(part.rows for part in parts)
         made: list[pa.Table] = []
+        # A metric of objects needs to see all events of one together; short spans have few events.
         long = asked.filter is not None or asked.past is not None
-        at_once = not long or self._follows(asked)
-        for events in _batches(cursor, self.snapshot.paths(parts), asked, at_once=at_once):
+        at_once = None if not long or self._follows(asked) else _AT_ONCE
+        for events in _batches(self._events(asked), at_once):
             rows = self._made(asked, events)
             if rows is None:
                 return RawRows(None, len(parts), seen, is_known=False)
             made.append(rows)
         return RawRows(_joined(made), len(parts), seen)
 
-    def events(
-        self, asked: RawAsked, cursor: duckdb.DuckDBPyConnection, more: Sequence[str] = ()
-    ) -> Iterator[pa.Table]:
-        """The events themselves, a batch at a time, with `more` columns of raw."""
+    def _events(self, asked: RawAsked) -> Iterator[pa.Table]:
+        """The events with what metrics look at, as d0 …, m0 …, in any order."""
+        from tidemill.outputs.rollups.events import with_columns
+
+        plan = self._plan
+        for found in self.found(asked):
+            yield with_columns(plan, found.table, found.fields)
+
+    def found(self, asked: RawAsked, more: Sequence[str] = ()) -> Iterator[FoundRows]:
+        """The events themselves, a row group at a time, with what metrics look at and `more` columns of
+        raw."""
+        from tidemill.outputs.rollups.events import fields_of
+        from tidemill.query.raw_scan import RawScan
+
         parts = list(self._parts(asked))
         if parts and self.snapshot is not None:
-            yield from _batches(cursor, self.snapshot.paths(parts), asked, at_once=False, more=more)
+            yield from RawScan(asked, fields_of(self._plan), more).rows(self.snapshot.paths(parts))
+
+    def with_payloads(self, asked: RawAsked, more: Sequence[str]) -> Iterator[pa.Table]:
+        """The events as they were sent, a row group at a time, with `more` columns of raw."""
+        from tidemill.formats.payload_columns import columns_in
+        from tidemill.query.raw_scan import RawScan
+
+        parts = list(self._parts(asked))
+        if parts and self.snapshot is not None:
+            scan = RawScan(asked, columns_in(()), more, payload=True)
+            yield from (found.table for found in scan.rows(self.snapshot.paths(parts)))
+
+    @property
+    def _plan(self) -> ReadPlan:
+        from tidemill.formats.plan import plan_for
+        from tidemill.outputs.rollups.events import metric_plan
+
+        return metric_plan(plan_for(self.stream, self.limits))
 
     def _follows(self, asked: RawAsked) -> bool:
         """Whether one of the metrics is about objects and their states."""
@@ -79,8 +105,10 @@ class RawEvents:
     def counted(self, events: pa.Table, span: Interval) -> pa.Table | None:
         """The rows that rollups of all metrics would have of these events of `span` alone; None: what was
         before them decides, and it is not remembered yet."""
+        from tidemill.outputs.rollups.events import with_columns
+
         asked = RawAsked(frozenset(self.stream.metrics), None, [span])
-        return self._made(asked, events)
+        return self._made(asked, with_columns(self._plan, events))
 
     def _parts(self, asked: RawAsked) -> Iterator[Part]:
         """Those that can hold an event of a span, by their statistics alone."""
@@ -96,24 +124,21 @@ class RawEvents:
 
     def _holds(self, part: Part, spans: Sequence[Interval]) -> bool:
         """Whether an event of the part is in one of the spans, which are short and mostly hold none; True
-        also where that cannot be told for less than it takes to read the part."""
+        also if finding out would cost as much as reading the part."""
         if self.columns is None or not self.columns.is_used or part.rows > _MAX_KEPT or self.snapshot is None:
             return True
         (path,) = self.snapshot.paths([part])
         time = self.columns.read(path, ["event_time"])["event_time"].view("int64").to_numpy()
         return any(((time >= span.start) & (time < span.end)).any() for span in spans)
 
-    def _made(self, asked: RawAsked, events: pa.Table) -> pa.Table | None:
+    def _made(self, asked: RawAsked, read: pa.Table) -> pa.Table | None:
         """None: what came before is not remembered, and it decides."""
         import pyarrow as pa
 
-        from tidemill.formats.plan import plan_for
-        from tidemill.outputs.rollups.events import metric_plan, with_columns
         from tidemill.outputs.rollups.spec import spec_for
 
         whole = spec_for(self.stream)
         spec = _only(whole, asked.metrics)
-        read = with_columns(metric_plan(plan_for(self.stream, self.limits)), events)
         time = read.column("event_time").cast(pa.int64()).to_numpy()
         pieces = [
             (span, read.filter(pa.array((time >= span.start) & (time < span.end)))) for span in asked.spans
@@ -159,63 +184,22 @@ def _joined(made: Sequence[pa.Table]) -> pa.Table | None:
     return pa.concat_tables(made) if made else None
 
 
-def _batches(
-    cursor: duckdb.DuckDBPyConnection,
-    paths: Sequence[str],
-    asked: RawAsked,
-    *,
-    at_once: bool,
-    more: Sequence[str] = (),
-) -> Iterator[pa.Table]:
-    """The events of the spans, in any order; `at_once` where a metric needs to see an object's events
-    together, or the spans are short."""
+def _batches(events: Iterator[pa.Table], at_once: int | None) -> Iterator[pa.Table]:
+    """Tables of at least so many events, but for the last; None: of all of them."""
+    found: list[pa.Table] = []
+    for table in events:
+        found.append(table)
+        if at_once is not None and sum(each.num_rows for each in found) >= at_once:
+            yield _together(found)
+            found = []
+    if found:
+        yield _together(found)
+
+
+def _together(tables: Sequence[pa.Table]) -> pa.Table:
     import pyarrow as pa
 
-    values = _bounds(asked)
-    where = " OR ".join(
-        f"(event_time >= make_timestamptz($start_{i}) AND event_time < make_timestamptz($end_{i}))"
-        for i in range(len(asked.spans))
-    )
-    if asked.tenant is not None:
-        where = f"tenant = $tenant AND ({where})"
-    if asked.past is not None:
-        where = f"arrival <= make_timestamptz($arrived) AND ({where})"
-        if asked.past.without:
-            where = f"NOT list_contains($without, slice) AND {where}"
-    values["files"] = [literal_path(path) for path in checked(paths)]
-    scan = "read_parquet($files, hive_partitioning = false)"
-    found = cursor.execute(f"SELECT {', '.join((*_COLUMNS, *more))} FROM {scan} WHERE {where}", values)
-    if at_once:
-        events = found.to_arrow_table()
-        if events.num_rows:
-            yield events
-        return
-    for batch in found.to_arrow_reader(_AT_ONCE):
-        events = pa.Table.from_batches([batch])
-        events = events if asked.filter is None else _passing(asked.filter, events)
-        if events.num_rows:
-            yield events
-
-
-def _bounds(asked: RawAsked) -> dict[str, object]:
-    values: dict[str, object] = {} if asked.tenant is None else {"tenant": asked.tenant}
-    if asked.past is not None:
-        values["arrived"] = asked.past.at
-        if asked.past.without:
-            values["without"] = sorted(asked.past.without)
-    for i, span in enumerate(asked.spans):
-        values |= {f"start_{i}": span.start, f"end_{i}": span.end}
-    return values
-
-
-def _passing(condition: Condition, events: pa.Table) -> pa.Table:
-    """Those whose payload the condition is true for, as a search would find them."""
-    import pyarrow as pa
-
-    from tidemill.formats.arrow import one
-    from tidemill.query.search.finding import holds
-
-    return events.filter(pa.array(holds(condition, one(events.column("payload")), {})))
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def _rows(

@@ -1,6 +1,5 @@
-"""Runs a plan in process: DuckDB over the file list, Arrow out. One connection lives as long as the
-runner, so that what it learned of a file is kept. Never starts a JVM.
-"""
+"""Runs a plan in process: DuckDB over the file list, Arrow out. One connection lives as long as the runner,
+so that metadata of files stay cached. Never starts a JVM."""
 
 from __future__ import annotations
 
@@ -16,10 +15,10 @@ from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.time import Interval
 from tidemill.query import sql
 from tidemill.query.answer import Answer, Engine, Explanation
-from tidemill.query.before import LastValues, values_before
+from tidemill.query.carry import LastValues, values_before
+from tidemill.query.column_cache import KeptColumns
 from tidemill.query.cover import RAW, outward
 from tidemill.query.grid import overlapped
-from tidemill.query.kept_columns import KeptColumns
 from tidemill.query.plan import Plan, with_cells_of
 from tidemill.query.reading import QueryReading, reading_of, without_raw
 from tidemill.query.shape import AggregatedRows, shaped, values_of
@@ -52,7 +51,7 @@ class PlanReader(Protocol):
 
 
 class Runner:
-    """An in-process engine. Safe to share between threads: each run has its own cursor."""
+    """An in-process engine. Thread-safe: each run has its own cursor."""
 
     def __init__(
         self, threads: int = THREADS, memory: str = MEMORY, columns: KeptColumns | None = None
@@ -85,15 +84,15 @@ class Runner:
         """The answer. Rows are folded by `reader`, or else here; the rest is the same for all engines."""
         with self._cursor() as cursor:
             reads = reader or DuckReader(cursor, self._columns)
-            plan = _with_cells(plan, source, reads, cursor)
-            reading, raw = _read(plan, source, cursor)
+            plan = _with_cells(plan, source, reads)
+            reading, raw = _read(plan, source)
             body, earlier = _scanned(reading, source, raw)
             hits = reads.hits(plan, body)
             opening = reads.opening(plan, earlier) if reading.opening.pieces else None
             data = _data(reads, plan, hits, body)
             cells = _cells_to_fill(plan, data)
             bins = reads.bins(plan, body) if plan.percentile else None
-            before = values_before(plan, hits, lambda earlier: _folded(earlier, source, reads, cursor))
+            before = values_before(plan, hits, lambda earlier: _folded(earlier, source, reads))
             totals = [each for each in (opening, before.values) if each is not None]
             gaps = _gaps(cursor, plan, hits, totals, cells)
         self._columns.use()
@@ -121,9 +120,9 @@ class Runner:
         arrivals: Arrivals,
         engine: Engine = "duckdb",
     ) -> Explanation:
-        """What `run` would do. Data are read only where they alone say which cells there are."""
+        """What `run` would do. Data are read only where the cells depend on them."""
         with self._cursor() as cursor:
-            plan = _with_cells(plan, source, DuckReader(cursor), cursor)
+            plan = _with_cells(plan, source, DuckReader(cursor))
         reading = reading_of(plan, source.available)
         body = Scans(scans_of(reading.cover, source))
         earlier = Scans(scans_of(reading.opening, source))
@@ -156,7 +155,7 @@ class Runner:
 
     @contextmanager
     def _cursor(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A cursor of its own on the shared connection; the engine's errors become ours."""
+        """A cursor on the shared connection; errors of the engine become ours."""
         import duckdb
 
         try:
@@ -188,13 +187,13 @@ class Runner:
 
 
 def _file_in(message: str) -> str:
-    """The file that DuckDB says it could not read; "" when it names none."""
+    """The file that DuckDB could not read; "" if it names none."""
     found = re.search(r"""["'](/[^"']+)["']""", message)
     return found[1] if found else ""
 
 
 class DuckReader:
-    """Folds rows in process. `columns`: of parts that were read before; a reader without them loads less."""
+    """Folds rows in process. `columns`: a cache of parts; a reader without it loads less."""
 
     engine: Final = "duckdb"
 
@@ -212,7 +211,7 @@ class DuckReader:
         return _table(self._cursor, sql.aggregate(plan, self._ready(scans)))
 
     def bins(self, plan: Plan, scans: Scans) -> pa.Table:
-        """Lists are merged faster by those who need them, as long as they are not too many to hold."""
+        """As lists, which callers merge faster, if they are not too many to hold."""
         return _table(self._cursor, sql.bins(plan, self._ready(scans), merged=scans.rows > MAX_LISTS))
 
     def opening(self, plan: Plan, scans: Scans) -> pa.Table:
@@ -224,7 +223,7 @@ class DuckReader:
         return found or (None, None)
 
     def _ready(self, scans: Scans) -> Scans:
-        """With paths that the engine takes as they are, and the rows of raw where it finds them."""
+        """With escaped paths, and the rows of raw registered."""
         if scans.raw is not None:
             self._cursor.register(sql.RAW_VIEW, scans.raw)
         files = [Files(_literal(checked(scan.files.paths)), scan.files.rows) for scan in scans.levels]
@@ -240,9 +239,7 @@ def _table(cursor: duckdb.DuckDBPyConnection, statement: sql.Statement) -> pa.Ta
     return cursor.execute(statement.text, statement.parameters).to_arrow_table()
 
 
-def _made_of_raw(
-    plan: Plan, reading: QueryReading, source: Source, cursor: duckdb.DuckDBPyConnection
-) -> RawRows:
+def _made_of_raw(plan: Plan, reading: QueryReading, source: Source) -> RawRows:
     """The rows of all pieces that no bucket fits."""
     spans = [*reading.opening.raw, *reading.cover.raw]
     if not spans:
@@ -250,7 +247,7 @@ def _made_of_raw(
     if source.raw is None:
         return RawRows(None, is_known=False)
     metrics = frozenset(rows.metric for rows in plan.rows)
-    return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter, plan.past), cursor)
+    return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter, plan.past))
 
 
 def _scanned(reading: QueryReading, source: Source, raw: RawRows) -> tuple[Scans, Scans]:
@@ -265,16 +262,16 @@ def _scanned(reading: QueryReading, source: Source, raw: RawRows) -> tuple[Scans
     return Scans(body, raw.rows.filter(pc.invert(opens))), Scans(earlier, raw.rows.filter(opens))
 
 
-def _read(plan: Plan, source: Source, cursor: duckdb.DuckDBPyConnection) -> tuple[QueryReading, RawRows]:
+def _read(plan: Plan, source: Source) -> tuple[QueryReading, RawRows]:
     """What a plan reads, and the rows of its pieces of raw."""
     reading = reading_of(plan, source.available)
-    raw = _made_of_raw(plan, reading, source, cursor)
+    raw = _made_of_raw(plan, reading, source)
     return (reading if raw.is_known else without_raw(reading)), raw
 
 
-def _folded(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDBPyConnection) -> LastValues:
+def _folded(plan: Plan, source: Source, reads: PlanReader) -> LastValues:
     """What a plan without states reads, before it is shaped."""
-    reading, raw = _read(plan, source, cursor)
+    reading, raw = _read(plan, source)
     scans, _ = _scanned(reading, source, raw)
     hits = reads.hits(plan, scans)
     bins = reads.bins(plan, scans) if plan.percentile else None
@@ -282,12 +279,12 @@ def _folded(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDB
     return LastValues(hits, values, reading.lost, reading.missing)
 
 
-def _with_cells(plan: Plan, source: Source, reads: PlanReader, cursor: duckdb.DuckDBPyConnection) -> Plan:
+def _with_cells(plan: Plan, source: Source, reads: PlanReader) -> Plan:
     """With the cells of a calendar step that has no span: those that the data lie in, and at the ends perhaps
     a few more, since the buckets that are read here are wide."""
     if plan.step is None or plan.is_bucketed:
         return plan
-    reading, raw = _read(plan, source, cursor)
+    reading, raw = _read(plan, source)
     first, last = reads.extent(plan, Scans(scans_of(reading.cover, source), raw.rows))
     return with_cells_of(plan, Interval(first, last) if first is not None and last is not None else None)
 
@@ -299,7 +296,7 @@ def _level(plan: Plan, reading: QueryReading) -> str:
 
 
 def _data(reads: PlanReader, plan: Plan, hits: pa.Table, scans: Scans) -> Interval | None:
-    """From the first to the end of the last bucket there is, read apart only where it must be."""
+    """From the first to the end of the last bucket; read separately only if necessary."""
     if plan.where is None:
         import pyarrow.compute as pc
 
@@ -313,7 +310,7 @@ def _data(reads: PlanReader, plan: Plan, hits: pa.Table, scans: Scans) -> Interv
 
 
 def _cells_to_fill(plan: Plan, data: Interval | None) -> Sequence[int] | None:
-    """The cells that every group must have a row for; None: only those that have data."""
+    """The cells for which every group must have a row; None: only those with data."""
     if not plan.is_bucketed:
         return None
     if plan.fill == "drop":
@@ -333,7 +330,7 @@ def _gaps(
     before: Sequence[pa.Table],
     cells: Sequence[int] | None,
 ) -> pa.Table | None:
-    """The cells and groups that must have a row and have none; of totals, the groups that just stood.
+    """The cells and groups that must have a row and have none; for totals, the groups without changes.
     `before`: what is known of the time before the span, by group."""
     import pyarrow as pa
 

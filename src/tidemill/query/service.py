@@ -1,6 +1,6 @@
-"""Questions to an open warehouse: which tables a query reads, whose events it is about, what is missing.
+"""Answers questions about an open warehouse: which tables a query reads, for which tenant, what is missing.
 
-Looks only: nothing here writes to the warehouse or the state.
+It only reads: nothing here writes to the warehouse or the state.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ Asked = str | Mapping[str, object]  # a text, or a JSON document (also as text)
 
 
 def querier_of(warehouse: Warehouse) -> Querier:
-    """A querier over the rollups as they are whenever it is asked; Spark starts only when it is needed."""
+    """A querier over the current rollups; Spark is started only if it is needed."""
     from tidemill.query import NoRollups, Querier, Runner, SnapshotSource
-    from tidemill.query.kept_columns import KeptColumns
+    from tidemill.query.column_cache import KeptColumns
     from tidemill.query.raw import RawEvents
 
     columns = KeptColumns()
@@ -64,7 +64,7 @@ def querier_of(warehouse: Warehouse) -> Querier:
 
 @dataclass(frozen=True, slots=True)
 class TenantChoice:
-    """Whose events a question is about, as its caller said it."""
+    """The tenants a question is about, as given by the caller."""
 
     tenant: str | None = None
     all_tenants: bool = False
@@ -81,8 +81,8 @@ def ask(
     engine: str,
     as_of: str | int | None = None,
 ) -> Answer | Explanation:
-    """`as_of` is an instant, or how long ago."""
-    from tidemill.query.past import past_of
+    """Answer a query. `as_of` is an instant, or how long ago."""
+    from tidemill.query.as_of import past_of
 
     try:
         return querier.ask(
@@ -111,7 +111,7 @@ def cell(
     offset: int,
     limit: int,
 ) -> Cell:
-    """What one row of the answer to a query is made of."""
+    """What one row of the answer to a query is made from."""
     from tidemill.query import Explanation
     from tidemill.query.cell import cell_of
 
@@ -125,7 +125,7 @@ def cell(
 
 
 def moment_of(as_of: str | int) -> Moment:
-    """What `AS OF` takes, given beside the query."""
+    """The argument of `AS OF`, given beside the query."""
     from tidemill.query.language.ast import Now, Since
     from tidemill.query.language.words import since_of
 
@@ -146,8 +146,8 @@ def rows_of(answer: Answer | Explanation) -> pa.Table:
 def arrivals(
     warehouse: Warehouse, stream: str, span: Interval | None, *, tiles: bool, tenant: str | None = None
 ) -> Arrivals:
-    """What an answer about `span` (None: all time) has to say of the stream; about one tenant of several,
-    what that tenant's own events say, and nothing that would tell of others."""
+    """What an answer about `span` (None: all time) reports of the stream; about one tenant of several, only
+    what that tenant's own events show, and nothing that would reveal others."""
     under_way = RetractionLog(warehouse.root).unfinished(warehouse.state, stream)
     act = under_way.act if under_way is not None else None
     state, declared = warehouse.state, warehouse.project.stream(stream)
@@ -160,8 +160,8 @@ def arrivals(
     faults = faults_of(state, stream) if found.pending else ()
     if not faults:
         return found
-    told = "; ".join(f"{fault.message} ({fault.hint})" for fault in faults)
-    remedy = f"The rounds of this stream fail, so nothing changes until that is fixed: {told}"
+    problems = "; ".join(f"{fault.message} ({fault.hint})" for fault in faults)
+    remedy = f"The rounds of this stream fail, so nothing changes until that is fixed: {problems}"
     pending = (replace(one, remedy=remedy) for one in found.pending)
     return replace(found, pending=tuple(pending))
 
@@ -169,19 +169,26 @@ def arrivals(
 def _own_rows(warehouse: Warehouse, stream: str, tenant: str) -> Mapping[str, OwnRows]:
     try:
         return own_rows(warehouse.snapshot("raw", stream), tenant)
-    except StorageError as error:  # the answer may not need the part: it says that nothing is known of it
+    except StorageError as error:  # the answer may not need the part: report that nothing is known of it
         log.warning("what %s says of time is not known: %s", stream, error)
         return {}
 
 
 def available(warehouse: Warehouse, stream: str) -> Available:
-    """From when on there is what answers about the stream are made of, and which metrics are not built."""
+    """From when on the sources of answers exist, and which metrics are not built."""
     from tidemill.outputs.rollups.spec import declared_metrics
 
     gone = warehouse.expiries.horizons(stream)
     levels = {name.removeprefix(ROLLUPS): at for name, at in gone.items() if name.startswith(ROLLUPS)}
     declared = declared_metrics(warehouse.project.stream(stream))
-    return Available(levels, gone.get(RAW), outdated(warehouse.declarations.of(stream), declared))
+    lost = {
+        name.removeprefix(ROLLUPS): [one.span for one in losses]
+        for name, losses in warehouse.expiries.losses(stream).items()
+        if name.startswith(ROLLUPS)
+    }
+    if lost_raw := warehouse.lost("raw", stream):
+        lost[RAW] = [one.span for one in lost_raw]
+    return Available(levels, gone.get(RAW), lost, outdated(warehouse.declarations.of(stream), declared))
 
 
 def outdated(
@@ -207,7 +214,7 @@ def outdated(
 
 
 def tenant_of(warehouse: Warehouse, stream: str, whose: TenantChoice) -> str | None:
-    """The tenant that is meant; None: all of them."""
+    """The tenant that is meant; None: all."""
     from tidemill.query.tenants import tenant_for
 
     if whose.tenant is not None and not whose.check and not whose.all_tenants:
@@ -217,6 +224,6 @@ def tenant_of(warehouse: Warehouse, stream: str, whose: TenantChoice) -> str | N
 
 
 def tables_with_tenants(warehouse: Warehouse, stream: str) -> Iterator[Snapshot]:
-    """The tables that say whose events a stream has, opened as they are taken."""
+    """The tables that show the tenants of a stream, opened as they are used."""
     found = (warehouse.snapshot(table, stream) for table in ("rollups", "raw"))
     return (snapshot for snapshot in found if snapshot is not None)

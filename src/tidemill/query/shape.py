@@ -1,6 +1,5 @@
-"""Aggregated rows into the table people get: averages and rates, gaps, edges, order, rows or series.
-Arrow and integers only; it never reads a file and never rounds except where `ratio` says so.
-"""
+"""Turns aggregated rows into the table of an answer: averages and rates, gaps, edges, order, rows or series.
+Arrow and integers only; it never reads a file and rounds only where `ratio` does."""
 
 from __future__ import annotations
 
@@ -29,15 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AggregatedRows:
-    """What an engine read: `hits` as `sql.aggregate` says, and what only some answers need."""
+    """What an engine read: `hits` as in `sql.aggregate`, and what only some answers need."""
 
     hits: pa.Table
     gaps: pa.Table | None = None  # the cells and groups that are missing in `hits`
     opening: pa.Table | None = None  # the objects in states before the first cell
     bins: pa.Table | None = None  # of histograms, as lists; rows of the same cell and group are merged here
     before: pa.Table | None = None  # the last values of groups before the first cell, by column
-    lost: tuple[Interval, ...] = ()  # a cell that meets one of these has no number,
-    unknown: tuple[Interval, ...] = ()  # and one that meets one of these no states
+    lost: tuple[Interval, ...] = ()  # a cell that overlaps one of these has no number,
+    unknown: tuple[Interval, ...] = ()  # and one that overlaps one of these has no states
 
     @property
     def cells(self) -> NDArray[np.int64]:
@@ -49,7 +48,7 @@ class AggregatedRows:
 
 
 def shaped(found: AggregatedRows, plan: Plan) -> pa.Table:
-    """The answer: bucket, groups, values under their names, in the order asked for."""
+    """The answer: bucket, groups, values under their names, in the requested order."""
     if plan.heatmap is not None:
         return _heatmap(found, plan, plan.heatmap)
     table = values_of(found, plan)
@@ -77,8 +76,8 @@ def _arranged(table: pa.Table, plan: Plan, groups: list[str]) -> pa.Table:
 
 
 def _heatmap(found: AggregatedRows, plan: Plan, column: ValueColumn) -> pa.Table:
-    """A row for each cell, group and bin: its bounds, and how many samples it holds. Of series, each bin is
-    one. Cells without a number, and cells that are filled, have the bins that their group has elsewhere."""
+    """A row for each cell, group and bin: its bounds, and its number of samples; for series, each bin is one.
+    Cells without a number, and cells that are filled, have the bins that their group has elsewhere."""
     import numpy as np
     import pyarrow as pa
 
@@ -111,8 +110,7 @@ def _heatmap(found: AggregatedRows, plan: Plan, column: ValueColumn) -> pa.Table
 
 
 def _computed(table: pa.Table, plan: Plan) -> pa.Table:
-    """The columns that the answer shows: values as they are, and what is computed of them; of the rows, those
-    that HAVING keeps."""
+    """The columns that the answer shows: values and expressions; of the rows, those that HAVING keeps."""
     import pyarrow as pa
 
     values = {value: table.column(name) for value, name in plan.leaves.items()}
@@ -151,7 +149,7 @@ def _keys(table: pa.Table, plan: Plan) -> tuple[list[pa.ChunkedArray], list[str]
     columns: list[pa.ChunkedArray] = []
     names: list[str] = []
     if plan.is_bucketed:
-        # A bucket of the first days that there are may start before them.
+        # A bucket of the first days may start before the first instant.
         starts = pc.max_element_wise(table.column("cell"), MIN_INSTANT)
         zone = plan.step.zone if plan.step is not None else None
         columns.append(starts.cast(pa.timestamp("us", tz=zone or "UTC")))
@@ -190,7 +188,7 @@ def _value(
 
 
 def _rates(counts: pa.ChunkedArray, hits: pa.Table, plan: Plan) -> pa.Array:
-    """Events per second of the part of each cell that lies in the span."""
+    """Events per second of the part of each cell inside the span."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -204,7 +202,7 @@ def _rates(counts: pa.ChunkedArray, hits: pa.Table, plan: Plan) -> pa.Array:
 
 
 def _lengths(hits: pa.Table, plan: Plan) -> NDArray[np.int64]:
-    """For each hit, how long the part of its cell is that lies in the span."""
+    """For each hit, the length of the part of its cell inside the span."""
     import numpy as np
 
     if not plan.is_bucketed:
@@ -232,7 +230,7 @@ def _ends(cells: NDArray[np.int64], plan: Plan) -> NDArray[np.int64]:
 
 
 def _meeting(found: AggregatedRows, plan: Plan, spans: Sequence[Interval]) -> NDArray[np.bool_]:
-    """Of each row whether its cell has an instant of the spans, which come by time."""
+    """For each row whether its cell overlaps the sorted spans."""
     import numpy as np
 
     rows = found.hits.num_rows + (found.gaps.num_rows if found.gaps is not None else 0)
@@ -248,8 +246,8 @@ def _meeting(found: AggregatedRows, plan: Plan, spans: Sequence[Interval]) -> ND
 
 
 def _with_gaps(table: pa.Table, gaps: pa.Table, plan: Plan) -> pa.Table:
-    """FILL zero says 0 where nothing was counted or summed; a least, greatest or mean of nothing is null.
-    So does a total: there what is missing has just not changed."""
+    """FILL zero gives 0 where nothing was counted or summed; the minimum, maximum or mean of nothing is null.
+    The same for totals, where missing groups have just not changed."""
     import pyarrow as pa
 
     columns, _ = _keys(gaps, plan)
@@ -263,8 +261,8 @@ def _with_gaps(table: pa.Table, gaps: pa.Table, plan: Plan) -> pa.Table:
 
 
 def _running_totals(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
-    """The objects in a state at the end of each cell: those before the first one, and all changes since.
-    Always a number: what stood goes on standing."""
+    """The number of objects in a state at the end of each cell: those before the first one, plus all changes
+    since. Always a number: objects stay in their state."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -272,7 +270,7 @@ def _running_totals(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Ta
     pieces = [each for each in (found.opening, found.hits, found.gaps) if each is not None]
     groups = group_numbers(pieces, group_columns(plan))
     opened = np.zeros(0, np.int64) if found.opening is None else flat(found.opening.column("net")).to_numpy()
-    cells = np.arange(len(groups))  # of totals each group has one row, after what it opened with
+    cells = np.arange(len(groups))  # for totals each group has one row, after the one it opened with
     if plan.is_bucketed:
         cells = np.concatenate([np.full(len(opened), BEFORE), found.cells])
     for column in plan.columns:
@@ -286,8 +284,8 @@ def _running_totals(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Ta
 
 
 def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
-    """Of each row whether its group has an object in any row: only some levels know of one that never has.
-    None: all rows stay."""
+    """For each row whether its group has an object in any row: only some levels know groups that never have
+    one. None: all rows stay."""
     import numpy as np
     import pyarrow as pa
 
@@ -299,8 +297,8 @@ def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
 
 
 def _carried(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
-    """FILL carry: in a gap, the last value that the group had before it, also before the span. A cell that
-    the span holds only a part of is no gap and has no value; nothing is carried over a cell that is lost."""
+    """FILL carry: in a gap, the last value that the group had before it, also before the span. A cell that is
+    only partly in the span is not a gap and has no value; nothing is carried over a lost cell."""
     import numpy as np
 
     names = [group.name for group in plan.groups]
@@ -322,7 +320,7 @@ def _carried(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
 
 
 def _before(found: AggregatedRows, plan: Plan, table: pa.Table) -> pa.Table:
-    """What was before the first cell, with the names and types that the rows of the answer have."""
+    """The values before the first cell, with the names and types of the answer."""
     groups = [group.name for group in plan.groups]
     columns = [column.name for column in plan.columns if column.function != "states"]
     if found.before is None:
@@ -345,7 +343,7 @@ def _without_lost(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Tabl
 
 
 def _hidden(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
-    """EDGES null: a cell that the span holds only a part of has a row and no number."""
+    """EDGES null: a cell that is only partly in the span has a row and no number."""
     import numpy as np
 
     assert plan.grid
@@ -354,7 +352,7 @@ def _hidden(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
 
 
 def _nulled(table: pa.Table, names: Sequence[str], rows: NDArray[np.bool_]) -> pa.Table:
-    """The table without what these columns have in these rows."""
+    """The table with nulls in these columns and rows."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -367,11 +365,12 @@ def _nulled(table: pa.Table, names: Sequence[str], rows: NDArray[np.bool_]) -> p
 
 
 def _ordered(table: pa.Table, plan: Plan, groups: list[str]) -> pa.Table:
-    """As asked, then by bucket and groups, so that the order is the same every time; nulls come last."""
+    """As requested, then by bucket and groups, so that the order is deterministic; nulls come last."""
     import pyarrow.compute as pc
 
     bucket = [BUCKET] if plan.is_bucketed else []
-    bounds = dict.fromkeys(HEATMAP[:2], BIN) if BIN in groups else {}  # the first and the last have one only
+    # The first and the last bin have only one bound.
+    bounds = dict.fromkeys(HEATMAP[:2], BIN) if BIN in groups else {}
     keys = {
         bounds.get(sort.name, sort.name): "descending" if sort.descending else "ascending"
         for sort in reversed(plan.order)
@@ -381,7 +380,7 @@ def _ordered(table: pa.Table, plan: Plan, groups: list[str]) -> pa.Table:
         keys.setdefault(name, "ascending")
     if not keys or table.num_rows < 2:
         return table
-    at = {name: f"k{i}" for i, name in enumerate(table.column_names)}  # no name is read as a path
+    at = {name: f"k{i}" for i, name in enumerate(table.column_names)}  # so that no name is read as a path
     plain = table.rename_columns(list(at.values()))
     order = [(at[name], direction) for name, direction in keys.items()]
     return table.take(pc.sort_indices(plain, sort_keys=order))  # nulls at the end by default
@@ -415,7 +414,7 @@ def _starts(table: pa.Table, groups: list[str]) -> list[int]:
 
 
 def _with_scale(column: pa.ChunkedArray, scale: int) -> pa.ChunkedArray:
-    """The same 128-bit integers with the point elsewhere; nothing is computed or copied."""
+    """The same 128-bit integers with another scale; nothing is computed or copied."""
     import pyarrow as pa
 
     kind = pa.decimal128(38, scale)

@@ -1,6 +1,5 @@
-"""Where the rows of a query come from: the files of one version of a stream's rollups table, and below its
-finest buckets the rows of raw. Goes through the table's log, never through a glob; opens no file itself.
-"""
+"""The sources of a query: the files of one version of a stream's rollups table, and rows of raw below its
+finest buckets. Uses the table's log, never a glob; opens no file itself."""
 
 from __future__ import annotations
 
@@ -14,17 +13,16 @@ from tidemill.model.time import Interval
 from tidemill.query.cover import Cover
 
 if TYPE_CHECKING:
-    import duckdb
     import pyarrow as pa
 
     from tidemill.model.conditions.ast import Condition
-    from tidemill.query.past import Past
+    from tidemill.query.as_of import Past
     from tidemill.storage.tables.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Parquet files by absolute path, and how many rows they hold together."""
+    """Parquet files by absolute path, and how many rows they have together."""
 
     paths: Sequence[str]
     rows: int
@@ -32,29 +30,29 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class RawAsked:
-    """Rows of rollups that are wanted of the events of raw themselves."""
+    """Which rows of rollups are to be made from events of raw."""
 
     metrics: frozenset[str]
     tenant: str | None  # None: all
-    spans: Sequence[Interval]  # by time, apart: no row is of events of two of them
-    filter: Condition | None = None  # that the payload of an event must be true for
+    spans: Sequence[Interval]  # sorted and separate: no row is of events of two of them
+    filter: Condition | None = None  # that the payload of an event must meet
     past: Past | None = None  # only what counted then
 
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """Rows as rollups have them, made of events of raw; a bucket never starts before the span it is of."""
+    """Rows as rollups have them, made from events of raw; a bucket never starts before its span."""
 
-    rows: pa.Table | None  # None: no event is in the spans, or they cannot be told
+    rows: pa.Table | None  # None: no event is in the spans, or they are unknown
     files: int = 0
     events: int = 0  # in the parts that were read
-    is_known: bool = True  # else what was before decides, and it is not remembered yet
+    is_known: bool = True  # False: it depends on earlier events that are not known yet
 
 
 class RawSource(Protocol):
     """The accepted events of one stream."""
 
-    def rows(self, asked: RawAsked, cursor: duckdb.DuckDBPyConnection) -> RawRows: ...
+    def rows(self, asked: RawAsked) -> RawRows: ...
 
 
 class Source(Protocol):
@@ -65,7 +63,7 @@ class Source(Protocol):
 
     @property
     def available(self) -> Available:
-        """From when on it has what it had."""
+        """From when on it has data."""
         ...
 
     @property
@@ -132,7 +130,7 @@ class Scans:
 
 
 def scans_of(cover: Cover, source: Source) -> tuple[Scan, ...]:
-    """The files of all pieces that lie in levels; levels without a file are left out."""
+    """The files of all pieces in levels; levels without a file are left out."""
     found = (
         Scan(level, spans, source.files_for(level.name, spans)) for level, spans in cover.by_level.items()
     )
@@ -140,5 +138,5 @@ def scans_of(cover: Cover, source: Source) -> tuple[Scan, ...]:
 
 
 def literal_path(path: str) -> str:
-    """The path with its glob characters made literal: the engine would expand them."""
+    """The path with its glob characters escaped: DuckDB would expand them."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)

@@ -1,6 +1,5 @@
-"""The same plan on Spark: the rows that `tidemill.query.sql` folds in process, folded by DataFrames.
-Gives the same tables to the last bit; never sends SQL text, and leaves the rest of the answer to others.
-"""
+"""The same plan on Spark: the rows that `tidemill.query.sql` folds in process, folded by DataFrames. Gives
+the same tables to the last bit; never sends SQL text, and leaves the rest of the answer to others."""
 
 from __future__ import annotations
 
@@ -99,7 +98,7 @@ class SparkReader:
         return found["first"], found["until"]
 
     def _rows(self, plan: Plan, scans: Scans) -> DataFrame:
-        """What is read, with just the columns that are needed; what a file does not have is null."""
+        """What is read, with only the columns that are needed; what a file lacks is null."""
         pieces = [self._scanned(plan, scan) for scan in scans.levels]
         if scans.raw is not None:
             pieces.append(self._made_of_raw(plan, scans.raw))
@@ -181,7 +180,7 @@ def _end() -> Column:
 
 
 def _collected(rows: DataFrame) -> pa.Table:
-    """As Arrow, with the columns as they are when DuckDB gives them: all of them may be null."""
+    """As Arrow, with the column types that DuckDB gives: all of them may be null."""
     import pyarrow as pa
 
     with _errors():
@@ -191,7 +190,7 @@ def _collected(rows: DataFrame) -> pa.Table:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """The engine's errors become ours."""
+    """Errors of the engine become ours."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -211,7 +210,7 @@ def _errors() -> Iterator[None]:
 
 
 def _literal(path: str) -> str:
-    """The path with its glob characters made literal: Hadoop would expand them."""
+    """The path with its glob characters escaped: Hadoop would expand them."""
     return "".join(f"\\{char}" if char in "*?[]{}\\" else char for char in path)
 
 
@@ -345,7 +344,7 @@ def _test(test: FieldTest, dimensions: Mapping[str, DeclaredDimension]) -> Colum
             return column.isin([literal.value for literal in literals])
         case Like(_, pattern, _, any_case):
             text = plain_pattern(str(pattern.value))
-            # Java lowers these two by what is around them, or to two characters; the others do not.
+            # Java lowers these two by their context, or to two characters; other engines do not.
             plain = f.lower(f.translate(column, "İΣ", "iσ")) if any_case else column
             return plain.like(lowered(text) if any_case else text)
         case Within(_, low, high):

@@ -1,6 +1,5 @@
 """A plan as SQL. Values are always bound as parameters; identifiers come from the configuration and are
-quoted; nothing a user wrote is ever spliced into the text.
-"""
+quoted; nothing a user wrote becomes part of the text."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ from tidemill.query.source import Scan, Scans
 from tidemill.query.values import ValuePart
 
 Parameter = str | int | bool | list[str] | list[int]
-FIRST, UNTIL = "first", "until"  # from where to where there are rows
-RAW_VIEW: Final = "raw_rows"  # the name that rows made of raw are registered by
+FIRST, UNTIL = "first", "until"  # the first and last time of rows
+RAW_VIEW: Final = "raw_rows"  # the name under which rows made from raw are registered
 WIDTH: Final = "bucket__width"  # how long the bucket of a row is
 _START: Final = "epoch_us(bucket)"
 _END: Final = f"epoch_us(bucket) + {WIDTH}"
@@ -41,7 +40,7 @@ FEW: Final = 8  # spans of a level that are written out
 
 @dataclass(slots=True)
 class Statement:
-    """SQL text as it is put together, with the values that belong to it."""
+    """SQL text under construction, with its parameters."""
 
     text: str = ""
     parameters: dict[str, Parameter] = field(default_factory=dict)
@@ -53,7 +52,7 @@ class Statement:
         return f"${key}"
 
     def once(self, value: str) -> str:
-        """A placeholder for `value` that all who name it share."""
+        """A placeholder for `value`, shared by all that name it."""
         for key, known in self.parameters.items():
             if known == value and isinstance(known, str):
                 return f"${key}"
@@ -65,8 +64,8 @@ def group_columns(plan: Plan) -> list[str]:
 
 
 def aggregate(plan: Plan, scans: Scans) -> Statement:
-    """One row for each cell and group that there are rows for: `cell`, `g0`…, `n` (of all rows), for each
-    part of the answer `p0`…, and from where to where there are rows: `first`, `until`."""
+    """One row for each cell and group with rows: `cell`, `g0`…, `n` (of all rows), for each part of the
+    answer `p0`…, and the first and last time of rows: `first`, `until`."""
     made = Statement()
     picked = [*_keys(plan, made), 'CAST(coalesce(sum("count"), 0) AS BIGINT) AS n']
     picked += [f"min({_START}) AS {FIRST}", f"max({_END}) AS {UNTIL}"]
@@ -85,8 +84,8 @@ def key_columns(plan: Plan) -> list[str]:
 
 
 def bins(plan: Plan, scans: Scans, *, merged: bool) -> Statement:
-    """`cell`, `g0`…, and the bins with how many samples each holds, as lists: of each row of the table, or
-    merged, a row for each bin."""
+    """`cell`, `g0`…, and the bins with their counts, as lists: for each row of the table, or merged, a row
+    for each bin."""
     column = plan.percentile
     assert column
     made = Statement()
@@ -105,7 +104,7 @@ def bins(plan: Plan, scans: Scans, *, merged: bool) -> Statement:
 
 
 def opening(plan: Plan, scans: Scans) -> Statement:
-    """`g0`… and `net`: how many objects are in the states of each group before what is read, if any."""
+    """`g0`… and `net`: the number of objects in the states of each group before what is read, if any."""
     assert plan.states
     made = Statement()
     groups = [f"{quoted(group.column)} AS g{i}" for i, group in enumerate(plan.groups)]
@@ -121,7 +120,7 @@ def opening(plan: Plan, scans: Scans) -> Statement:
 
 
 def data_span(plan: Plan, scans: Scans) -> Statement:
-    """From where to where the metric and tenant have data in the span, whatever WHERE says."""
+    """The first and last time of data of the metric and tenant in the span, ignoring WHERE."""
     made = Statement()
     made.text = (
         f"SELECT min({_START}), max({_END})\nFROM {_rows(plan, scans, made)}\nWHERE {_scope(plan, made)}"
@@ -130,8 +129,8 @@ def data_span(plan: Plan, scans: Scans) -> Statement:
 
 
 def missing(plan: Plan, hits: str, running_total: str | None, cells: Sequence[int] | None) -> Statement:
-    """`cell`, `g0`… of every cell in `cells` and group that the view `hits` has no row for. The groups are
-    those of `hits`, and of what was before, if that is asked."""
+    """`cell`, `g0`… of every cell in `cells` and group for which the view `hits` has no row. The groups are
+    those of `hits`, and of the time before, if that is needed."""
     made = Statement()
     keys = group_columns(plan)
     known = " UNION ".join(
@@ -153,7 +152,8 @@ def _listed(cells: Sequence[int], made: Statement) -> str:
     if isinstance(cells, range):
         start, stop, step = made.bind(cells.start), made.bind(cells.stop), made.bind(cells.step)
         return f"SELECT range AS cell FROM range({start}, {stop}, {step})"
-    return f"SELECT unnest({made.bind(list(cells), 'cells')}) AS cell"
+    # Of no instants, or of some close to 1970, DuckDB would make a shorter integer.
+    return f"SELECT unnest(CAST({made.bind(list(cells), 'cells')} AS BIGINT[])) AS cell"
 
 
 def _keys(plan: Plan, made: Statement) -> list[str]:
@@ -162,7 +162,7 @@ def _keys(plan: Plan, made: Statement) -> list[str]:
 
 
 def column_of(part: ValuePart, measure: DeclaredMeasure) -> str:
-    """Where the number of a part stands in the table."""
+    """The column of a part's number in the table."""
     return f"{measure.column}__{'count' if part.fold == 'num' else part.fold}"
 
 
@@ -171,12 +171,12 @@ def _stored_type(part: ValuePart, measure: DeclaredMeasure) -> str:
 
 
 def _folded(part: ValuePart, plan: Plan, made: Statement) -> str:
-    """Buckets merged into a cell. The sum of no values is 0; their least, greatest, first, last are null.
+    """Buckets merged into a cell. The sum of no values is 0; their minimum, maximum, first, last are null.
 
-    DuckDB does not notice a decimal sum that leaves 128 bits, but a value has 63 bits and the count is
+    DuckDB does not detect a decimal sum that overflows 128 bits, but a value has 63 bits and the count is
     checked to have no more: 2^126 is below 10^38, so the count is refused before a sum could be wrong.
     """
-    several = len(plan.rows) > 1  # else the rows that are read are just those of the part
+    several = len(plan.rows) > 1  # else all rows that are read belong to the part
     if part.measure is None:
         sums = (
             f'coalesce(sum("count") FILTER (WHERE {_is(rows, made)}), 0)'
@@ -205,12 +205,12 @@ def _cell(plan: Plan, made: Statement) -> str:
     if plan.interval is None:
         return "cell"
     width = made.bind(plan.interval, "interval")
-    # DuckDB's % keeps the sign of the left side: before 1970 it has to be lifted.
+    # DuckDB's % keeps the sign of the left side: before 1970 it must be lifted.
     return f"{_START} - (({_START} % {width}) + {width}) % {width} AS cell"
 
 
 def _in_cells(plan: Plan, scans: Scans, made: Statement) -> str:
-    """The rows; where cells have no width in common, each with the `cell` that it lies in."""
+    """The rows; if cells have no common width, each with its `cell`."""
     rows = _rows(plan, scans, made)
     if plan.interval is not None or plan.grid is None:
         return rows
@@ -218,8 +218,8 @@ def _in_cells(plan: Plan, scans: Scans, made: Statement) -> str:
 
 
 def _rows(plan: Plan, scans: Scans, made: Statement) -> str:
-    """What is read, as one relation that surely has every column: a file written before a dimension was
-    declared has none for it, and then it is null."""
+    """What is read, as one relation with every column: a file written before a dimension was declared lacks
+    it, and then it is null."""
     typed = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in columns_of(plan).items())
     pieces = [f"SELECT {typed} WHERE false", *(_scanned(scan, made) for scan in scans.levels)]
     if scans.raw is not None:
@@ -228,7 +228,7 @@ def _rows(plan: Plan, scans: Scans, made: Statement) -> str:
 
 
 def _scanned(scan: Scan, made: Statement) -> str:
-    """The buckets of a level that are read. Many spans are joined, few are named."""
+    """The buckets of a level that are read. Many spans are joined, few are written out."""
     name = scan.level.name
     files = made.bind(list(scan.files.paths), f"files_{name}")
     picked = f"SELECT *, {scan.level.width} AS {WIDTH}"
@@ -267,7 +267,7 @@ def columns_of(plan: Plan) -> dict[str, str]:
 
 
 def _scope(plan: Plan, made: Statement) -> str:
-    """The rows of the plan, whatever WHERE says."""
+    """The rows of the plan, ignoring WHERE."""
     kinds = [_is(rows, made) for rows in plan.rows]
     which = kinds[0] if len(kinds) == 1 else "(" + " OR ".join(f"({kind})" for kind in kinds) + ")"
     return " AND ".join([which, *_tenant(plan, made)])
@@ -290,7 +290,7 @@ def _tenant(plan: Plan, made: Statement) -> list[str]:
 
 
 def _bounds(span: Interval, made: Statement, of: str) -> str:
-    """Nothing, where the span is all of time."""
+    """Empty if the span is all of time."""
     if span == ALL_TIME:
         return ""
     start, end = made.bind(span.start, f"start_{of}"), made.bind(span.end, f"end_{of}")

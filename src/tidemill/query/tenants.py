@@ -1,6 +1,6 @@
-"""Whose events a question is about: one tenant's, unless all are asked for. One rule for every door.
+"""Which tenant a question is about: one, unless all are requested. The same rule for every interface.
 
-It looks at the statistics of tables; a part is opened only when they cannot tell whether a tenant is in it.
+It reads the statistics of tables; a part is opened only if they do not show whether it has a tenant.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def tenant_for(
     *,
     all_tenants: bool,
 ) -> str | None:
-    """The tenant, None for all of them. `declared` is the one that all events of the stream are of, if it
-    says so; otherwise who names none means the only one there is. No more `tables` are taken than needed."""
+    """The tenant, None for all. `declared` is the one that all events of the stream belong to, if there is
+    one; otherwise a caller that names none means the only one there is. No more `tables` are opened than
+    needed."""
     if all_tenants:
         if tenant is not None:
             raise InputError(
@@ -52,18 +53,18 @@ def tenant_for(
             return tenant
         seen.append(table)
     if declared is None and not any(_parts(seen)):
-        return tenant  # nothing is known yet, and the answer says so
+        return tenant  # nothing is known yet, which the answer reports
     raise _unknown(stream, tenant, sorted(tenants_of(seen) | ({declared} if declared is not None else set())))
 
 
 def tenants_of(tables: Sequence[Snapshot]) -> frozenset[str]:
-    """All that have a row in one of the tables."""
+    """All tenants with a row in one of the tables."""
     return frozenset(name for table in tables for part in _of(table) for name in _names(table, part))
 
 
 @dataclass(frozen=True, slots=True)
 class Tenants:
-    """Some of the tenants there are, by name, and how many more."""
+    """Some of the tenants, by name, and how many more there are."""
 
     names: Sequence[str]
     more: int = 0
@@ -78,7 +79,7 @@ class Tenants:
 
 
 def known_tenants(tables: Iterable[Snapshot], tenant: str | None) -> Tenants:
-    """Those that have events; of who asks for one tenant only that one."""
+    """The tenants that have events; for a caller of one tenant only that one."""
     found = list(tables)
     if tenant is not None:
         return Tenants((tenant,) if any(_has(table, tenant) for table in found) else ())
@@ -86,7 +87,7 @@ def known_tenants(tables: Iterable[Snapshot], tenant: str | None) -> Tenants:
 
 
 def _only_one(stream: str, tables: Sequence[Snapshot]) -> str | None:
-    """None: there is no tenant yet, so that all of them are no more."""
+    """The only tenant; None if there is none yet, so that all of them are meant."""
     bounds = {side.get(COLUMN) for part in _parts(tables) for side in (part.mins, part.maxs)}
     if len(bounds) == 1 and None not in bounds:
         return str(bounds.pop())
@@ -115,7 +116,7 @@ def _parts(tables: Sequence[Snapshot]) -> Iterator[Part]:
 
 
 def _of(table: Snapshot) -> list[Part]:
-    """Its parts with rows, those of coarse levels first: they are few, and have the tenants of the others."""
+    """Its parts with rows, those of coarse levels first: they are few, and have all tenants."""
     parts = [part for part in table.parts if part.rows]
     return sorted(parts, key=lambda part: _COARSEST_FIRST.get(part.partition.get(_LEVEL, ""), 0))
 

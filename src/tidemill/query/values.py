@@ -1,6 +1,5 @@
-"""The values a query asks for, by the kind of metric they are of: what each is called and made of.
-A value that a metric does not have is refused with those it has. Never touches a file.
-"""
+"""The values that a query can select, by the kind of metric: their names and what they are made from. A value
+that a metric does not have is refused with those it has. Never touches a file."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ Function = Literal[
     "transitions",
     "ratio",
 ]
-RATIO_OF: Final = "ratio(a, b)"  # goes with every metric
-VALUES: Final[Mapping[str, tuple[str, ...]]] = {  # of each kind, as people write them
+RATIO_OF: Final = "ratio(a, b)"  # available for every metric
+VALUES: Final[Mapping[str, tuple[str, ...]]] = {  # by kind, as users write them
     "counter": (
         *("count", "count(*)", "count_all", "rate"),
         *("sum(measure)", "min(measure)", "max(measure)", "avg(measure)", RATIO_OF),
@@ -77,15 +76,15 @@ class ValuePart:
 
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
-    """One value of the answer: what it is called and how it is made."""
+    """One value of the answer: its name and how it is made."""
 
     name: str
     function: Function
-    rows: tuple[Rows, ...]  # of a ratio: those of the numerator,
+    rows: tuple[Rows, ...]  # for a ratio: those of the numerator,
     under: tuple[Rows, ...] = ()  # and of the denominator
     measure: DeclaredMeasure | None = None
     quantile: Fraction | None = None
-    bins: Bins | None = None  # of a percentile, or of all of them
+    bins: Bins | None = None  # for a percentile, or for all bins
 
     @property
     def parts(self) -> tuple[ValuePart, ...]:
@@ -108,7 +107,7 @@ class ValueColumn:
 
 
 def label(value: Expression) -> str:
-    """The name of a value that was given no other: `count`, `sum(latency_ms)`, `p99.9`, `sum(bytes) / 8`."""
+    """The name of a value without an alias: `count`, `sum(latency_ms)`, `p99.9`, `sum(bytes) / 8`."""
     if not isinstance(value, Value):
         return expression_text(value)
     function = value.function.text.lower()
@@ -124,12 +123,12 @@ def label(value: Expression) -> str:
 
 
 def needs_metric(value: Value) -> bool:
-    """Whether it is of the metric that FROM names; a ratio of two names them itself."""
+    """Whether it belongs to the metric that FROM names; a ratio of two names them itself."""
     return not (value.function.text.lower() == "ratio" and value.arguments)
 
 
 def unknown(what: str, path: Path, choices: Iterable[str], plural: str) -> QueryError:
-    """That a name does not exist, with the one that was probably meant, and those that do."""
+    """The error for a name that does not exist, with the one that was probably meant, and those that do."""
     return QueryError(
         f"there is no {what} {path.text!r}",
         hint=hint_of(path.text, sorted(choices), plural),
@@ -197,7 +196,7 @@ def _of_counter(value: Value, measures: Mapping[str, DeclaredMeasure], metric: s
 def _of_value(
     value: Value, stream: Stream, declared: Gauge | Histogram, metric: str, name: str
 ) -> ValueColumn:
-    """Of a metric that keeps one value: naming it is optional."""
+    """For a metric that keeps one value: naming it is optional."""
     function, rows = value.function.text.lower(), (Rows(metric),)
     (measure,) = measures_of(stream, declared).values()
     if function == "count_all" or value.star:
@@ -295,7 +294,7 @@ def _refuse_arguments(value: Value) -> None:
 
 
 def _quantile(value: Value) -> Fraction | None:
-    """What `p99.9` or `percentile(0.999)` asks for; None when it is something else."""
+    """The quantile of `p99.9` or `percentile(0.999)`; None if it is something else."""
     function = value.function.text.lower()
     given: str | None = None
     if found := _PERCENTILE.fullmatch(function):
@@ -326,6 +325,6 @@ def _quantile(value: Value) -> Fraction | None:
 
 
 def _plain(number: Fraction) -> str:
-    """A decimal fraction without zeros at its end."""
+    """A decimal fraction without trailing zeros."""
     text = f"{Decimal(number.numerator) / Decimal(number.denominator):f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,8 +1,8 @@
 """Every arrival of one event: where the gate accepted it, and which records of other slices repeat it.
 
 It only reads, and decides nothing. The accepted one is found in the runs of the gate, conflicts and rejected
-ones in quarantine. A duplicate leaves no row behind, so slices that have some are read again, and those that
-wait for the gate: as many as a budget of bytes allows, and what was not looked into is said.
+ones in quarantine. A duplicate leaves no row, so slices that have some, and those that wait for the gate, are
+read again, within a budget of bytes; what was not read is reported.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.formats.arrow import one
 from tidemill.formats.decode import decode
 from tidemill.formats.key_runs import hash_keys
 from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
+from tidemill.formats.stored_slice import content_bytes
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.slices import Codec, CountedAs, Format, RecordOutcome, SliceEntry, SliceStatus
+from tidemill.raw.accept.run_files import IdRun, read_run
+from tidemill.raw.footers import declared_in
+from tidemill.raw.payloads import PartPayloads
 from tidemill.raw.tables import QUARANTINE, RAW
 from tidemill.storage import layout
-from tidemill.storage.checksums import read_arrow
+from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.tables.parts import open_part, read_part
 
 if TYPE_CHECKING:
@@ -33,10 +36,10 @@ if TYPE_CHECKING:
     from tidemill.ingest.warehouse import Warehouse
     from tidemill.storage.tables.snapshot import Snapshot
 
-SEARCHED_BYTES: Final = 128 << 20  # of slices that are read again for duplicates
+SEARCHED_BYTES: Final = 128 << 20  # bytes of slices that are read again for duplicates
 PENDING: Final = "pending"
 _CHUNK: Final = 8 << 20
-_TRIES: Final = 5  # runs are merged while somebody looks: then those that are there now are read
+_TRIES: Final = 5  # runs may be merged meanwhile: then the current ones are read
 _ROW: Final = RAW.names
 
 
@@ -46,15 +49,15 @@ class Arrival:
 
     entry: SliceEntry
     line: int
-    tenant: str | None  # None: nothing says it
-    outcome: str  # accepted, duplicate, conflict, rejected; pending while the gate has not decided
+    tenant: str | None  # None: unknown
+    outcome: str  # accepted, duplicate, conflict, rejected; pending until the gate has decided
     reason: str | None = None
     detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """Slices that were read again, of those that can hold a duplicate or wait for the gate."""
+    """Slices that were read again, of those that may hold a duplicate or wait for the gate."""
 
     slices: int = 0
     of: int = 0
@@ -67,7 +70,7 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class EventArrivals:
-    """All arrivals of an event id in one stream, of all tenants that were asked for, in ledger order."""
+    """All arrivals of an event id in one stream, for the given tenants, in ledger order."""
 
     arrivals: Sequence[Arrival] = ()
     quarantine: pa.Table = field(default_factory=QUARANTINE.empty_table)
@@ -83,8 +86,8 @@ def arrivals_of(
     whole: bool,
     budget: int = SEARCHED_BYTES,
 ) -> EventArrivals:
-    """Those of `tenants`. With `whole`, also records in quarantine that name no tenant, and slices are read
-    again even if none of the tenants is known to have the event."""
+    """The arrivals for `tenants`. With `whole`, also records in quarantine that name no tenant, and slices
+    are read again even if no tenant is known to have the event."""
     accepted = list(_accepted(warehouse, stream, event_id, tenants))
     held = _held(warehouse.snapshot("quarantine", stream.name), event_id, tenants, whole=whole)
     refused = [_refused(warehouse, row) for row in held.select(_REFUSED).to_pylist()]
@@ -116,14 +119,14 @@ def _in_runs(
     codes = pa.DictionaryArray.from_arrays(
         pa.array(np.arange(len(tenants), dtype=np.int32)), pa.array(tenants, pa.string())
     )
-    highs, lows = hash_keys(codes, pa.array([event_id] * len(tenants), pa.string()))
+    highs, _ = hash_keys(codes, pa.array([event_id] * len(tenants), pa.string()))
     folder = layout.gate(warehouse.root, stream)
     for _ in range(_TRIES):
         try:
             return [
                 found
                 for name in warehouse.state.runs(stream)
-                for found in _in_run(read_arrow(folder / name), highs, lows, event_id, tenants)
+                for found in _in_run(read_run(folder / name), highs, event_id, tenants)
             ]
         except FileNotFoundError:
             continue
@@ -134,23 +137,14 @@ def _in_runs(
 
 
 def _in_run(
-    run: pa.Table,
-    highs: np.ndarray,
-    lows: np.ndarray,
-    event_id: str,
-    tenants: Sequence[str],
+    run: IdRun, highs: np.ndarray, event_id: str, tenants: Sequence[str]
 ) -> Iterator[tuple[int, int, str]]:
-    """A hash finds the entry; the text of the key confirms it."""
-    keys = one(run.column("high")).to_numpy()
-    starts = np.searchsorted(keys, highs, side="left")
-    ends = np.searchsorted(keys, highs, side="right")
-    for at in np.flatnonzero(starts < ends).tolist():
-        first, last = int(starts[at]), int(ends[at])
-        rows = run.slice(first, last - first).select(["low", "seq", "line", "key"]).to_pylist()
-        text = f"{tenants[at]}\0{event_id}".encode()
-        for row in rows:
-            if row["low"] == int(lows[at]) and row["key"] == text:
-                yield row["seq"], row["line"], tenants[at]
+    """Find an entry by hash and confirm it by the text of the key."""
+    for tenant, high in zip(tenants, highs.tolist(), strict=True):
+        text = f"{tenant}\0{event_id}".encode()
+        for row in run.within(high, high + 1).table().to_pylist():
+            if row["key"] == text:
+                yield row["seq"], row["line"], tenant
 
 
 # -- what was refused
@@ -195,7 +189,7 @@ def _repeated(
     first: int,
     budget: int,
 ) -> tuple[list[Arrival], Searched]:
-    """Slices after the one that it was accepted from come first: most repeats come soon after it."""
+    """Search slices after the accepting one first: most repeats come soon after it."""
     if stream.gate != "event_id":
         return [], Searched()
     state = warehouse.state
@@ -221,7 +215,7 @@ def _repeated(
 
 
 def _id_plan(plan: ReadPlan) -> ReadPlan:
-    """Reads who an event is, whatever else is wrong with it: that was decided before."""
+    """A plan that reads only tenant and id, whatever else is wrong with a record."""
     used = {*plan.identity, plan.tenant_column}
     return replace(
         plan,
@@ -247,7 +241,10 @@ def _lines_with(
 ) -> Iterator[tuple[int, str]]:
     """Lines of a slice whose record has the id, and the tenant of each."""
     new = entry.slice
-    path = root / new.path
+    try:
+        path = local_copy(root / new.path)
+    except OSError:  # `verify` reports it
+        return
     if not new.size or _surely_without(path, new.format, new.codec, event_id):
         return
     types = {name: each.type for name, each in stream.fields.items()}
@@ -264,19 +261,19 @@ def _lines_with(
             for at in same.tolist():
                 yield line + int(rows[at]), names[at].as_py()
             line += int(chunk.starts.size)
-    except InputError:  # the file is damaged, which is for `verify` to tell
+    except InputError:  # the file is damaged, which `verify` reports
         return
 
 
 def _surely_without(path: Path, format: Format, codec: Codec, event_id: str) -> bool:
-    """Whether the bytes of a text file show that no record has the id: it is not in them, and nothing is
-    escaped. A number may be written in several ways, so an id that looks like one is always read."""
+    """Whether the bytes of a text file show that no record has the id: they do not contain it, and nothing is
+    escaped. A number may be spelled in several ways, so an id that looks like one is always read."""
     if codec is not Codec.NONE or format not in (Format.NDJSON, Format.JSON) or not event_id.isascii():
         return False
     if event_id[:1] in "-0123456789" or "\0" in event_id:
         return False
     try:
-        content = path.read_bytes()
+        content = content_bytes(path)
     except OSError:
         return True
     return event_id.encode() not in content and b"\\" not in content
@@ -286,8 +283,8 @@ def _surely_without(path: Path, format: Format, codec: Codec, event_id: str) -> 
 
 
 def row_of(snapshot: Snapshot | None, arrival: Arrival) -> dict[str, object] | None:
-    """The row of raw that an accepted arrival became; None: it has expired. Row groups are found by their
-    slices and lines, and only the one that has it is read whole."""
+    """The row of raw of an accepted arrival; None if it has expired. Row groups are found by slice and line,
+    and only the right one is read completely."""
     if snapshot is None:
         return None
     ranges = {"slice": (arrival.entry.id, arrival.entry.id), "tenant": (arrival.tenant, arrival.tenant)}
@@ -303,8 +300,9 @@ def row_of(snapshot: Snapshot | None, arrival: Arrival) -> dict[str, object] | N
                     pc.equal(places.column("line"), arrival.line),
                 )
                 if pc.any(mine).as_py():
-                    found: dict[str, object] = (
-                        file.read_row_group(group, columns=_ROW).filter(mine).to_pylist()[0]
-                    )
+                    payloads = PartPayloads(declared_in(file, f"{snapshot.root}/{part.path}"))
+                    names = list(dict.fromkeys([*_ROW, *payloads.names]))
+                    rows = payloads.put_back(file.read_row_group(group, columns=names).filter(mine))
+                    found: dict[str, object] = rows.select(_ROW).to_pylist()[0]
                     return found
     return None

@@ -1,6 +1,6 @@
-"""What a stream has accepted and not released yet: rows of raw after its watermark, as event times and sizes.
+"""The rows that a stream has accepted and not released yet: those after its watermark, as times and sizes.
 
-Raw itself is the buffer; this only counts it. Payloads are looked at for their length and never kept.
+Raw itself is the buffer; this only counts it. Of payloads only the length is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemill.raw.tables import INSTANT
 from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.table import Table
 
-PIECES: Final = 64  # above this many they are put together
+PIECES: Final = 64  # more pieces than this are joined
 
 Piece = tuple[Ints, Ints]
 """Event times of rows, and the bytes of their payloads."""
@@ -51,7 +51,7 @@ class StreamBuffer:
             self._pieces = [self._whole()]
 
     def release(self, watermark: int) -> int:
-        """Let go of everything up to the watermark; how many rows that were."""
+        """Release everything up to the watermark; how many rows."""
         before, kept = self.rows, list[Piece]()
         for times, sizes in self._pieces:
             stay = times > watermark
@@ -65,7 +65,7 @@ class StreamBuffer:
         return before - self.rows
 
     def bound(self, max_bytes: int) -> int | None:
-        """The least instant after which the rows that are left fit; None when all of them do."""
+        """The least instant after which the remaining rows fit; None if all of them do."""
         if self.bytes <= max_bytes:
             return None
         times, sizes = self._whole()
@@ -80,7 +80,7 @@ class StreamBuffer:
 
 
 def buffered(raw: Table, watermark: int | None) -> StreamBuffer:
-    """The buffer as raw holds it; parts that end before the watermark are not opened."""
+    """The buffer from raw; parts that end before the watermark are not opened."""
     found = StreamBuffer()
     snapshot = raw.snapshot()
     low = None if watermark is None else watermark + 1
@@ -93,8 +93,8 @@ def buffered(raw: Table, watermark: int | None) -> StreamBuffer:
 
 
 def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
-    """By slice the rows of raw after the instant given for it, for the slices named. Payloads are read only
-    where a part has such a row, and does not say how long they are."""
+    """By slice the rows of raw after the instant given for it. Payloads are read only if a part has such a
+    row and lacks the sizes."""
     found: dict[str, list[Piece]] = {}
     if not after:
         return {}

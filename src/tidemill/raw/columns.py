@@ -19,13 +19,13 @@ from tidemill.formats.arrow import column_at, one, string_buffers
 from tidemill.formats.declared import SIZE, RawColumn, RawColumns
 from tidemill.formats.payload_columns import Columns, TypedRows, columns_in, typed
 from tidemill.raw.footers import declared_by, declared_in
+from tidemill.raw.payloads import PAYLOAD, PartPayloads
 from tidemill.storage.tables.parts import read_footer
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-PAYLOAD: Final = "payload"
-_SAMPLE: Final = 4096  # rows by which it is told whether a column has few values
+_SAMPLE: Final = 4096  # rows that show whether a column has few values
 _FEW: Final = 4  # one in so many
 
 
@@ -48,9 +48,11 @@ def coded_and_bounded(rows: pa.Table, declared: RawColumns) -> tuple[list[str], 
     """Columns that have few values, and those whose least and greatest values row groups say, by the names
     that Parquet has for them."""
     scalars = [each for each in declared.own if each.column.items is None]
-    texts = [each for each in scalars if each.column.type == "string"]
+    texts = [(each.leaf, each.path) for each in scalars if each.column.type == "string"]
+    if not declared.keeps_payload:
+        texts.append((PAYLOAD, (PAYLOAD,)))
     return (
-        [each.leaf for each in texts if _has_few(column_at(rows.slice(0, _SAMPLE), each.path))],
+        [leaf for leaf, path in texts if _has_few(column_at(rows.slice(0, _SAMPLE), path))],
         [each.leaf for each in scalars if each.column.type != "boolean"],
     )
 
@@ -100,6 +102,13 @@ class PartColumns:
         self._rounded = declared.rounded if declared is not None else frozenset()
         self._sizes = sizes
         self._says_sizes = declared is not None
+        self._keeps_payload = declared is None or declared.keeps_payload
+        self._payloads = PartPayloads(declared, [column.name for column in self._rest.columns])
+
+    @property
+    def keeps_payload(self) -> bool:
+        """Whether payloads of the part have all that was sent."""
+        return self._keeps_payload
 
     @property
     def fields(self) -> list[str]:
@@ -111,7 +120,8 @@ class PartColumns:
         """What is read of the part, by the names that Parquet has for it."""
         own = [at.leaf for at in self._at if at is not None]
         sizes = [SIZE] if self._sizes and self._says_sizes else []
-        return [*dict.fromkeys(own), *sizes, *([PAYLOAD] if self.needs_payload else [])]
+        payload = self._payloads.names if self.needs_payload else []
+        return list(dict.fromkeys([*own, *sizes, *payload]))
 
     @property
     def needs_payload(self) -> bool:
@@ -123,7 +133,7 @@ class PartColumns:
 
     def typed(self, rows: pa.RecordBatch | pa.Table) -> TypedRows:
         """The wanted fields of rows that `names` was read of."""
-        rest = typed(self._rest, one(rows.column(PAYLOAD))) if self._rest.columns else TypedRows((), ())
+        rest = typed(self._rest, self._payloads.of(rows)) if self._rest.columns else TypedRows((), ())
         left = iter(rest.arrays)
         arrays = [next(left) if at is None else column_at(rows, at.path) for at in self._at]
         rounded = [column.name for column in self._wanted.columns if column.name in self._rounded]

@@ -7,7 +7,6 @@ slice, as many as fit in memory one at a time. Texts are compared by their hashe
 
 from __future__ import annotations
 
-import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ import pyarrow as pa
 
 from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import Ints, Mask, Words
-from tidemill.formats.arrow import column_at, one, read_ipc, string_buffers, write_ipc
+from tidemill.formats.arrow import column_at, one, string_buffers
 from tidemill.formats.columns import strings
 from tidemill.formats.declared import SIZE
 from tidemill.formats.decode import decode
@@ -33,9 +32,13 @@ from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, Reject, SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT
 from tidemill.raw.columns import payload_sizes
-from tidemill.raw.footers import declared_in
+from tidemill.raw.footers import declared_by, declared_in
+from tidemill.raw.payloads import PartPayloads
 from tidemill.raw.quarantine import REPLAY
-from tidemill.storage.tables.parts import open_part, read_part
+from tidemill.storage.bucket_path import local_copy, warehouse_path
+from tidemill.storage.files import remove_tree
+from tidemill.storage.ipc import read_ipc, write_ipc
+from tidemill.storage.tables.parts import open_part, read_footer, read_part
 
 if TYPE_CHECKING:
     from tidemill.raw.accept.batch import Acceptor
@@ -79,9 +82,11 @@ class SortUnit:
 
 def sort_raw(unit: SortUnit) -> Iterator[str]:
     """A kernel: writes what is compared of the rows of a raw part, a file for each bucket of slices."""
-    rows = read_part(unit.path, _RAW, dictionary=["tenant", "event_type", "slice"]).combine_chunks()
+    payloads = PartPayloads(declared_by(read_footer(unit.path)))
+    names = list(dict.fromkeys([*_RAW, *payloads.tops]))
+    rows = read_part(unit.path, names, dictionary=["tenant", "event_type", "slice"]).combine_chunks()
     if rows.num_rows:
-        yield from _sorted(unit, _facts_of_raw(rows))
+        yield from _sorted(unit, _facts_of_raw(payloads.put_back(rows)))
 
 
 def _facts_of_raw(rows: pa.Table) -> pa.Table:
@@ -118,7 +123,7 @@ def _sorted(unit: SortUnit, facts: pa.Table) -> Iterator[str]:
     of = bucket[names.indices.to_numpy(zero_copy_only=False)]
     for number in np.unique(of).tolist():
         mine = facts if unit.buckets == 1 else facts.filter(pa.array(of == number))
-        write_ipc(Path(unit.folder) / f"{number:06d}-{unit.name}", mine)
+        write_ipc(warehouse_path(unit.folder) / f"{number:06d}-{unit.name}", mine)
         yield f"{number:06d}-{unit.name}"
 
 
@@ -143,16 +148,18 @@ def _type_hashes(types: pa.Array) -> Words:
 
 
 def compare_columns(path: str) -> Iterator[Difference]:
-    """A kernel: columns of a raw part that are not what its payloads say by the declaration that it names."""
+    """A kernel: columns of a raw part that are not what its payloads say by the declaration that it names.
+    What a payload lacks comes from the column itself, and is compared with the slice."""
     with open_part(path) as file:
         declared = declared_in(file, path)
         if declared is None:
             return
         fields = columns_in([each.column for each in declared.columns])
-        names = ["slice", "line", "payload", SIZE, *(each.leaf for each in declared.columns)]
+        payloads = PartPayloads(declared)
+        names = ["slice", "line", *payloads.names, SIZE, *(each.leaf for each in declared.columns)]
         wrong: dict[str, tuple[str, int]] = {}
         for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(names)), use_threads=False):
-            payload = one(batch.column("payload"))
+            payload = payloads.of(batch)
             values = typed(fields, payload).arrays
             found = [(SIZE, batch.column(SIZE), payload_sizes(payload))]
             found += [
@@ -208,7 +215,7 @@ def compare(unit: CompareUnit) -> Iterator[Difference]:
         if plan.gated and check.same_reading:
             keys.append(compared.keys())
     if keys:
-        write_ipc(Path(unit.keys), _keys_table(keys))
+        write_ipc(warehouse_path(unit.keys), _keys_table(keys))
 
 
 Rows = Mapping[str, np.ndarray]  # columns of rows of one slice, by line
@@ -269,7 +276,7 @@ class _Records:
         line = 1
         types = {rule.name: rule.type for rule in plan.rules}
         chunks = decode(
-            Path(check.path),
+            local_copy(check.path),
             new.format,
             new.codec,
             unit.csv,
@@ -371,15 +378,17 @@ class _Comparison:
         found: dict[str, int] = {}
         for reason, _ in records.refused.values():
             found[reason] = found.get(reason, 0) + 1
-        told = {reason: count for reason, count in counts.rejects.items() if reason != Reject.SEALED.value}
+        recorded = {
+            reason: count for reason, count in counts.rejects.items() if reason != Reject.SEALED.value
+        }
         if records.payload.size != counts.records:
             yield (
                 "slice",
                 self._id,
                 f"the ledger says {counts.records} records; it has {records.payload.size}",
             )
-        elif found != told:
-            yield "slice", self._id, f"the ledger says it was refused {told}; its records give {found}"
+        elif found != recorded:
+            yield "slice", self._id, f"the ledger says it was refused {recorded}; its records give {found}"
         elif records.lines.size != counts.accepted + counts.duplicate + counts.conflict + sealed:
             yield "slice", self._id, "the ledger says other outcomes than its records give"
 
@@ -551,7 +560,7 @@ def differences(
     try:
         return _Job(acceptor, checks, folder).run(expired="raw" in horizons)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 @dataclass(frozen=True)
@@ -575,7 +584,7 @@ class _Job:
         units = list(self._units(raw, self._sort(sort_quarantine, "quarantine")))
         found = engine.run(compare, units, "verify rows", self._size)
         found += self._columns()
-        records = [unit.keys for unit in units if Path(unit.keys).exists()]
+        records = [unit.keys for unit in units if warehouse_path(unit.keys).exists()]
         if records and not expired:  # else what kept a record out may be gone
             held = [str(self.folder / name) for name in raw]
             ranges = key_ranges(self._buckets)

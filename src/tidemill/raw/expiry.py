@@ -1,8 +1,8 @@
-"""Lets raw of whole days go: what their parts said is said by a part without rows, and the ids of their
+"""Expires raw by whole days: a part without rows keeps the records of the removed parts, and the ids of their
 events are kept for the gate.
 
-The raw commit is the commit point; what a crash leaves before it is cleared away by the next expiry. No row
-is rewritten, and no part goes that a part behind it does not speak for.
+The raw commit is the commit point; what a crash leaves before it is removed by the next expiry. No row is
+rewritten, and no part is removed whose records are not kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidemill.model.slices import set_hash
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.raw.accept.id_runs import SealUnit, seal_keys
 from tidemill.raw.footers import EXPIRED, GonePart, ProgressAt, stand_in_footer
-from tidemill.raw.recall import PartFacts, as_recorded, held_facts
+from tidemill.raw.recovered_batches import PartFacts, as_recorded, held_facts
 from tidemill.raw.standins import TOMBSTONE_BYTES, is_expired_tombstone, is_tombstone, write_expired
 from tidemill.storage import layout
 from tidemill.storage.checksums import is_whole
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Expirable:
-    """Parts with rows from before an instant: those that have no other, and those that straddle it."""
+    """Parts with rows from before an instant: those with no others, and those that straddle it."""
 
     whole: Sequence[Part]
     straddling: Sequence[Part]
 
 
 def expirable(raw: Snapshot, before: int, *, counted_late: bool) -> Expirable:
-    """What can go of raw. With `counted_late` parts stay whose rows may count at a later instant, at the
+    """What can expire. With `counted_late`, parts stay whose rows may count at a later instant, at the
     watermark that they met or right after it."""
     whole, straddling = [], []
     for part in raw.parts:
@@ -62,7 +62,7 @@ def expirable(raw: Snapshot, before: int, *, counted_late: bool) -> Expirable:
 
 def _times(raw: Snapshot, part: Part, before: int) -> tuple[int, int]:
     """First and last event time of a part. The log rounds them to milliseconds: where that matters, the part
-    itself is asked."""
+    itself is read."""
     first, last = part.mins.get("event_time"), part.maxs.get("event_time")
     if isinstance(first, int) and isinstance(last, int) and last != before:
         return first, last
@@ -74,20 +74,20 @@ def _times(raw: Snapshot, part: Part, before: int) -> tuple[int, int]:
 
 
 def rows_before(raw: Snapshot, part: Part, before: int) -> int:
-    """How many rows of a part happened before an instant."""
+    """How many rows of a part are before an instant."""
     with open_part(str(raw.root / part.path)) as file:
         times = file.read(["event_time"], use_threads=False).column("event_time").cast(pa.int64())
     return int(np.count_nonzero(times.to_numpy() < before))
 
 
 def _newest_met(part: Part) -> int:
-    """The newest watermark that a row of it met."""
+    """The newest watermark that one of its rows met."""
     newest = part.maxs.get("watermark")
     return newest if isinstance(newest, int) else MIN_INSTANT
 
 
 def slices_expired(raw: Table) -> frozenset[str]:
-    """Slices that raw does not have all rows of any more."""
+    """Slices of which raw no longer has all rows."""
     found: set[str] = set()
     for part in raw.snapshot().parts:
         if is_expired_tombstone(part):
@@ -97,8 +97,8 @@ def slices_expired(raw: Table) -> frozenset[str]:
 
 
 def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
-    """By slice, the starts of the windows of a span that its rows lay in before they expired. They are known
-    as exactly as the base tiles that hold them: windows that share a tile are all named."""
+    """By slice, the starts of the windows of a span that its expired rows were in. Known as exactly as the
+    base tiles: windows that share a tile are all named."""
     found: dict[str, set[int]] = {}
     for part in raw.parts:
         if is_expired_tombstone(part):
@@ -113,7 +113,7 @@ def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
 
 
 def sealed_files(warehouse: Path, raw: Table) -> list[str]:
-    """Files with the keys of events that have expired; DamageError when one is gone or damaged."""
+    """Files with the keys of expired events; DamageError if one is missing or damaged."""
     folder = layout.sealed(warehouse, raw.root.name)
     found = [folder / name for name in sorted(sealed_names(raw))]
     for path in found:
@@ -127,7 +127,7 @@ def sealed_files(warehouse: Path, raw: Table) -> list[str]:
 
 
 def sealed_names(raw: Table) -> set[str]:
-    """Names of those files, as the parts that stand for what has expired say them."""
+    """Names of those files, from the parts that replace expired ones."""
     names: set[str] = set()
     for part in raw.snapshot().parts:
         if is_expired_tombstone(part):
@@ -136,7 +136,7 @@ def sealed_names(raw: Table) -> set[str]:
 
 
 def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int) -> int:
-    """The parts leave raw in one commit; the version of raw that does not have them."""
+    """Remove the parts from raw in one commit; the new version of raw."""
     raw, stream = acceptor.raw, acceptor.stream.name
     snapshot = raw.snapshot()
     partitions = [dict(one) for one in sorted({tuple(sorted(part.partition.items())) for part in parts})]
@@ -164,7 +164,7 @@ def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int)
 
 
 def expire_quarantine(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int) -> int:
-    """The parts leave quarantine in one commit; the version that does not have them."""
+    """Remove the parts from quarantine in one commit; the new version."""
     version = acceptor.quarantine.commit([], parts, info={EXPIRED: format_instant(before)}, now=now)
     failpoint("expire.after_commit")
     acceptor.state.record_seen(acceptor.stream.name, {"quarantine": version})
@@ -172,7 +172,7 @@ def expire_quarantine(acceptor: Acceptor, parts: Sequence[Part], before: int, no
 
 
 def clear_keys(acceptor: Acceptor) -> None:
-    """Files that no part names are left by a process that died."""
+    """Remove files that no part names: a process that died left them."""
     folder = layout.sealed(acceptor.warehouse, acceptor.stream.name)
     named = sealed_names(acceptor.raw)
     with storage_errors("clean up", folder):
@@ -182,8 +182,8 @@ def clear_keys(acceptor: Acceptor) -> None:
 
 
 def _said_again(raw: Snapshot, partition: Mapping[str, str]) -> list[Part]:
-    """Parts without rows that the next one speaks for as well: the small ones, so that they stay few. In a
-    table with a folder for each day all of those of the day."""
+    """Parts without rows that the next one replaces: the small ones, so that they stay few. In a table with a
+    folder for each day all of those of the day."""
     return [
         part
         for part in raw.parts
@@ -194,7 +194,7 @@ def _said_again(raw: Snapshot, partition: Mapping[str, str]) -> list[Part]:
 
 
 def _seal_keys(acceptor: Acceptor, parts: Sequence[Part], size: int) -> list[str]:
-    """The file with the keys of these parts; none for a stream that has no gate."""
+    """The file with the keys of these parts; none for a stream without a gate."""
     stream = acceptor.stream.name
     if not acceptor.plan.gated and not acceptor.state.runs(stream):
         return []
@@ -217,7 +217,7 @@ def _stand_in(
     keys: Sequence[str],
     progress: ProgressAt,
 ) -> StagedPart:
-    """The part that speaks for these, and for those that expired or were packed before."""
+    """The part that replaces these, and parts that expired or were packed before."""
     expired = [as_recorded(fact, path) for path, fact in sorted(facts.items())]
     packed: list[GonePart] = []
     named = set(keys)

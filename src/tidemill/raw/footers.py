@@ -1,8 +1,7 @@
-"""What the parts of raw and quarantine say of themselves, as types: parts of a batch, packed parts, and parts
-without rows that stand in for others that are gone.
+"""The footers of parts of raw and quarantine, as types: parts of a batch, packed parts, and parts without
+rows that replace removed ones (stand-ins).
 
-A ledger that is lost is rebuilt from these, so the keys on disk stay as they are. Nothing here reads a file
-but `raw_footer`, and nothing decides what is said.
+A lost ledger is rebuilt from these, so the keys on disk stay as they are. Only `raw_footer` reads a file.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from tidemill.formats.declared import Column, RawColumn, RawColumns
+from tidemill.formats.declared import LEFT_OUT, Column, RawColumn, RawColumns
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Repeat
 from tidemill.storage.state.protocol import ClockState, Progress
@@ -37,16 +36,16 @@ if TYPE_CHECKING:
 
 RAW_PART: Final = "raw"  # kinds of footers: a part of a batch …
 QUARANTINE_PART: Final = "quarantine"  # … and its records that were not accepted
-PACKED: Final = "packed"  # rows of several batches; also what a stand-in says of parts whose rows moved there
+PACKED: Final = "packed"  # rows of several batches; also how a stand-in marks parts whose rows moved there
 TOMBSTONE: Final = "word"  # a stand-in for parts that were packed
-COLUMNS: Final = "columns"  # key: by which declaration the columns of the part were made
-EXPIRED: Final = "expired"  # a stand-in for parts that have expired, and what it says of those
+COLUMNS: Final = "columns"  # key: the declaration of the part's columns
+EXPIRED: Final = "expired"  # a stand-in for expired parts, and how it marks those
 _NO_BATCH: Final[dict[str, object]] = {"batch": "", "slices": [], "runs": [], "clocks": [], "progress": None}
 
 
 @dataclass(frozen=True, slots=True)
 class SliceSummary:
-    """What a part says of a slice: enough to enter its outcome in a ledger that lost it."""
+    """What a part records of a slice: enough to enter its outcome into a new ledger."""
 
     id: str
     records: int
@@ -56,7 +55,7 @@ class SliceSummary:
     watermark: int | None
     error: str | None  # why it failed
     decision: int = 0
-    by_storage: bool = False  # of one that failed: because of the disk, so it is tried again
+    by_storage: bool = False  # for one that failed: because of the disk, so it is tried again
     failed_as: str | None = None
     retried: int = 0
     repeats: tuple[Repeat, ...] = ()
@@ -79,7 +78,7 @@ class SliceSummary:
 
     @staticmethod
     def from_footer(footer: Footer) -> SliceSummary:
-        """Former versions decided a slice once, and tried none again."""
+        """Read it. Earlier versions decided a slice once, and retried none."""
         rejects = fields_in(footer, "rejects")
         repeats = items_in(footer, "repeats") if "repeats" in footer else []
         error, failed_as = footer.get("error"), footer.get("failed_as")
@@ -101,7 +100,7 @@ class SliceSummary:
 
 @dataclass(frozen=True, slots=True)
 class ProgressAt:
-    """How far a stream had come, with the version of raw that says it: of several the last one holds."""
+    """The progress of a stream, with the version of raw that records it: the last one counts."""
 
     version: int
     progress: Progress
@@ -119,7 +118,7 @@ class ProgressAt:
 
 @dataclass(frozen=True, slots=True)
 class LargeRows:
-    """What a part says beside, that was large when its batch was accepted and is packed by that."""
+    """Further facts of a part that was large when its batch was accepted, and thus counts as packed."""
 
     rows: Mapping[str, int]  # by slice
     min_time: int
@@ -152,22 +151,22 @@ class LargeRows:
 
 @dataclass(frozen=True, slots=True)
 class BatchFooter:
-    """Of a part of raw or quarantine that one batch wrote. What holds for the batch as a whole is said by one
-    part of it; a slice is told of once, too."""
+    """The footer of a part of raw or quarantine that one batch wrote. Facts about the batch as a whole are in
+    one of its parts, and so is each slice."""
 
     stream: str
     batch: str
     slices: tuple[SliceSummary, ...] = ()
-    runs: tuple[str, ...] = ()  # of accepted ids, without their suffix
+    runs: tuple[str, ...] = ()  # of accepted ids, without suffix
     clocks: tuple[ClockState, ...] = ()
     progress: ProgressAt | None = None
     large: LargeRows | None = None
     kind: str = RAW_PART
-    reading: str = ""  # how records were read, as `reading_of` names it; former versions did not say
-    columns: RawColumns | None = None  # by which its columns were made; former versions had none
+    reading: str = ""  # how records were read, by `reading_of`; empty in earlier versions
+    columns: RawColumns | None = None  # the declaration of its columns; None in earlier versions
 
     def said_before(self) -> BatchFooter:
-        """Of the next part of the same rows: all that is said once was."""
+        """The footer for the next part of the same rows, without what is recorded once."""
         return replace(self, slices=(), runs=(), clocks=(), progress=None)
 
     def to_footer(self) -> dict[str, object]:
@@ -186,7 +185,7 @@ class BatchFooter:
 
     @staticmethod
     def from_footer(footer: Footer) -> BatchFooter:
-        """Former versions said no progress, and of a clock not when its source was last heard of."""
+        """Read it. Earlier versions had no progress, and no time of the last arrival of a source."""
         progress = footer.get("progress")
         clocks = (as_fields(one, "clocks") for one in items_in(footer, "clocks"))
         return BatchFooter(
@@ -215,21 +214,22 @@ class BatchFooter:
 
 @dataclass(frozen=True, slots=True)
 class PackedFooter:
-    """Of a part with rows of several batches. It says nothing of those: a stand-in does."""
+    """The footer of a part with rows of several batches. A stand-in has the records of those."""
 
     stream: str
-    holds: tuple[str, ...]  # slices whose rows it has, and that are packed by that
+    holds: tuple[str, ...]  # slices whose rows it has, and that are packed thereby
     rest: tuple[str, ...]  # slices whose rows it has, and that still wait to be packed
-    batches: Mapping[str, Sequence[str]]  # which of both are of which batch
+    batches: Mapping[str, Sequence[str]]  # which of both belong to which batch
     created_at: int
     rows: int = 0
     min_time: int = 0
     max_time: int = 0
-    columns: RawColumns | None = None  # by which its columns were made; former versions had none
+    columns: RawColumns | None = None  # the declaration of its columns; None in earlier versions
 
     @staticmethod
     def of(stream: str, slices: Mapping[str, str], created_at: int, *, packed: bool) -> PackedFooter:
-        """Of a part with rows of these slices (and their batches), which are packed by that or still wait."""
+        """For a part with rows of these slices (and their batches), which are packed thereby or still
+        wait."""
         batches: dict[str, list[str]] = {}
         for name, batch in sorted(slices.items()):
             batches.setdefault(batch, []).append(name)
@@ -237,7 +237,7 @@ class PackedFooter:
         return PackedFooter(stream, names if packed else (), () if packed else names, batches, created_at)
 
     def without(self, batches: Collection[str]) -> PackedFooter:
-        """Of the part that has no rows of these batches any more."""
+        """For the part without the rows of these batches."""
         left = {batch: names for batch, names in self.batches.items() if batch not in batches}
         slices = {name for names in left.values() for name in names}
         return replace(
@@ -280,15 +280,15 @@ class PackedFooter:
 
 @dataclass(frozen=True, slots=True)
 class GonePart:
-    """A part that was packed or has expired, as its stand-in tells of it."""
+    """A part that was packed or has expired, as its stand-in records it."""
 
-    footer: Footer  # of that part, verbatim, but for its columns
+    footer: Footer  # of that part, verbatim, except for its columns
     accepted: Mapping[str, int]  # rows by slice; so are the others
     late: Mapping[str, int]
     bounds: Mapping[str, tuple[int, int]]  # first and last event time
     steps: Mapping[str, Sequence[int]] = field(default_factory=dict)  # base tiles, as `steps_of` has them
-    tiles: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by former versions: one by one
-    path: str = ""  # that it had in the table
+    tiles: Mapping[str, Sequence[int]] = field(default_factory=dict)  # in earlier versions: one by one
+    path: str = ""  # its path in the table
 
     @property
     def batch(self) -> str:
@@ -299,7 +299,7 @@ class GonePart:
         return self.footer.get("kind") == PACKED
 
     def said(self) -> BatchFooter | PackedFooter:
-        """What it said of itself."""
+        """The footer it had."""
         return (PackedFooter if self.is_packed else BatchFooter).from_footer(self.footer)
 
     def tiles_of_slices(self) -> Iterator[tuple[str, list[int]]]:
@@ -337,18 +337,18 @@ class GonePart:
 
 @dataclass(frozen=True, slots=True)
 class StandInFooter:
-    """Of a part without rows that speaks for parts that are gone."""
+    """The footer of a part without rows that replaces removed parts."""
 
     stream: str
     kind: str  # WORD or EXPIRED
     progress: ProgressAt | None  # when it was written
     packed: tuple[GonePart, ...] = ()
     expired: tuple[GonePart, ...] = ()
-    keys: tuple[str, ...] = ()  # files with the ids of events that have expired
+    keys: tuple[str, ...] = ()  # files with the ids of expired events
 
     def recorded(self) -> list[GonePart]:
-        """Parts that said something of their batch. Packed ones that expired said nothing: only their rows
-        are told."""
+        """Parts that had records of their batch. Packed ones that expired had none: only their rows are
+        recorded."""
         return [*self.packed, *(gone for gone in self.expired if not gone.is_packed)]
 
     def to_footer(self) -> dict[str, object]:
@@ -382,7 +382,7 @@ RawFooter = BatchFooter | PackedFooter | StandInFooter
 
 
 def from_footer(footer: Footer) -> RawFooter:
-    """Of any part of raw or quarantine."""
+    """The footer of any part of raw or quarantine."""
     if footer.get("kind") == PACKED:
         return PackedFooter.from_footer(footer)
     if EXPIRED in footer or PACKED in footer:
@@ -395,27 +395,34 @@ def raw_footer(path: Path | str) -> RawFooter:
 
 
 def packed_footer(path: Path | str) -> PackedFooter:
-    """Of a part that packing made."""
+    """The footer of a packed part."""
     return PackedFooter.from_footer(read_footer(path))
 
 
 def stand_in_footer(path: Path | str) -> StandInFooter:
-    """Of a part without rows that speaks for others."""
+    """The footer of a stand-in."""
     return StandInFooter.from_footer(read_footer(path))
 
 
 def declared_by(footer: Footer) -> RawColumns | None:
-    """By which declaration the columns of a part were made; None: by none."""
+    """The declaration of a part's columns; None if it has none."""
     if COLUMNS not in footer:
         return None
     said = fields_in(footer, COLUMNS)
     columns = (as_fields(one, "fields") for one in items_in(said, "fields"))
     misfits, rounded = (texts_in(said, key) if key in said else () for key in ("misfits", "rounded"))
-    return RawColumns(tuple(map(_column, columns)), frozenset(misfits), frozenset(rounded))
+    left_out = fields_in(said, LEFT_OUT) if LEFT_OUT in said else {}
+    return RawColumns(
+        tuple(map(_column, columns)),
+        frozenset(misfits),
+        frozenset(rounded),
+        keeps_payload=LEFT_OUT not in said,
+        spellings=tuple((name, text_in(left_out, name)) for name in left_out),
+    )
 
 
 def declared_in(file: pq.ParquetFile, path: str) -> RawColumns | None:
-    """By which declaration the columns of an open part were made; None: it has none."""
+    """The declaration of an open part's columns; None if it has none."""
     return _declared(path, (file.metadata.metadata or {}).get(FOOTER_KEY, b"{}"))
 
 

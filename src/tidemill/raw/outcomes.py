@@ -1,7 +1,7 @@
-"""What became of an ingestion: of each of its events, once its slice went through the gate.
+"""The outcome of an ingestion: of each of its events, once its slice went through the gate.
 
-Nothing is decided here. What raw or quarantine cannot tell any more is `unknown`, never a duplicate by
-default; a slice that is being taken back at this moment has `landed`, as one that waits for the gate has.
+Nothing is decided here. What raw or quarantine no longer show is `unknown`, never a duplicate by default; a
+slice that is being retracted has the status `landed`, like one that waits for the gate.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from tidemill.raw.accept.decisions import KINDS, UNKNOWN, Decisions, read_decisi
 if TYPE_CHECKING:
     from tidemill.ingest.warehouse import Warehouse
 
-CACHE_BYTES: Final = 32 << 20  # of slices that were asked for last
+CACHE_BYTES: Final = 32 << 20  # cache of slices that were asked for last
 _OVERHEAD: Final = 2048  # of a slice in the cache, whatever it holds
-_LOOKS: Final = 3  # at a slice that changes while it is looked at
+_LOOKS: Final = 3  # attempts at a slice that changes while it is read
 _GONE: Final = "its row has expired, or was replayed from quarantine: its outcome is not known"
 
 
 class Status(StrEnum):
-    """How far an ingestion is."""
+    """The progress of an ingestion."""
 
-    LANDED = "landed"  # in the ledger, and waits for the gate, or for its storage to be there again
+    LANDED = "landed"  # in the ledger, and waits for the gate, or for its storage
     DECIDED = "decided"  # each event has its outcome
-    FAILED = "failed"  # its slice cannot be read as it is, so that none of its events was taken
-    RETRACTED = "retracted"  # taken back: as if it had never arrived
+    FAILED = "failed"  # its slice cannot be read, so none of its events was accepted
+    RETRACTED = "retracted"  # retracted: as if it had never arrived
 
 
 @dataclass(frozen=True, slots=True)
 class EventOutcome:
-    """What became of one event; `index` is its place in the request, from 0."""
+    """The outcome of one event; `index` is its position in the request, from 0."""
 
     index: int
-    event_id: str | None  # None: it has none, or it cannot be told
-    outcome: str  # accepted, duplicate, conflict, rejected; unknown when that cannot be told any more
+    event_id: str | None  # None: it has none, or it is unknown
+    outcome: str  # accepted, duplicate, conflict, rejected; unknown if it can no longer be found
     code: str | None = None  # conflict, or why it was rejected
     detail: str | None = None
-    content_hash: str | None = None  # of a conflict: its own, and that of the event which was accepted
+    content_hash: str | None = None  # for a conflict: its own, and that of the accepted event
     accepted_hash: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What became of an ingestion; `counts` by outcome, without those there are none of."""
+    """The outcome of an ingestion; `counts` by outcome, without zeros."""
 
     status: Status
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Decided:
 
 
 def decided(warehouse: Warehouse, receipt: Receipt, *, each: bool = True) -> Decided:
-    """What became of it; without `each`, only how many had which outcome. Any thread may ask."""
+    """The outcome; without `each`, only counts. Thread-safe."""
     with _OPENING:
         desk = _DESKS.get(warehouse)
         if desk is None:
@@ -69,7 +69,7 @@ def decided(warehouse: Warehouse, receipt: Receipt, *, each: bool = True) -> Dec
 
 
 class Outcomes:
-    """Answers of one warehouse, with the slices that were asked for last at hand. Threads may share it."""
+    """Outcomes of one warehouse, with a cache of slices. Thread-safe."""
 
     def __init__(self, warehouse: Warehouse, cache_bytes: int = CACHE_BYTES) -> None:
         project = warehouse.project
@@ -83,7 +83,7 @@ class Outcomes:
 
     @property
     def held(self) -> int:
-        """Bytes in use for slices that were asked for."""
+        """Bytes used by the cache."""
         return self._held
 
     def decided(self, receipt: Receipt, *, each: bool = True) -> Decided:
@@ -110,13 +110,13 @@ class Outcomes:
         return entry
 
     def _decisions(self, entry: SliceEntry) -> Decisions | None:
-        """None when it is being taken back, or sent back to the gate."""
+        """None while it is being retracted, or sent back to the gate."""
         key = (entry.id, entry.attempt, entry.decision)
         with self._guard:
             if (known := self._recent(key)) is not None:
                 return known
             one_reads = self._reading.setdefault(key, threading.Lock())
-        with one_reads:  # many wait for the same slice: the others find it when the first has read it
+        with one_reads:  # many may wait for the same slice: the first reads it for all
             with self._guard:
                 if (known := self._recent(key)) is not None:
                     return known
@@ -127,7 +127,7 @@ class Outcomes:
                     self._reading.pop(key, None)
             if found.accepted_rows < entry.counts.accepted and not self._may_have_expired(entry):
                 return None
-            if found.whole:  # what does not add up may be on its way
+            if found.whole:  # counts that do not add up may be about to change
                 self._keep(key, found)
             return found
 
@@ -160,7 +160,7 @@ class Outcomes:
         return seal is not None and entry.observed is not None and entry.observed.start < seal
 
 
-_Key = tuple[str, int, int]  # slice, attempt, judgement: only what went through the gate is kept
+_Key = tuple[str, int, int]  # slice, attempt, decision: only what went through the gate is kept
 _DESKS: Final[WeakKeyDictionary[Warehouse, Outcomes]] = WeakKeyDictionary()
 _OPENING: Final = threading.Lock()
 

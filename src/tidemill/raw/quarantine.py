@@ -1,4 +1,4 @@
-"""Reading quarantine, and taking out of it what is to be judged again."""
+"""Reads quarantine, and takes records out of it that are to be decided again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidemill.storage.tables.table import Table
 
 Place = tuple[int, str, int]  # arrival, slice, line
 
-REPLAY: Final = "replay"  # the source of slices that come out of quarantine
+REPLAY: Final = "replay"  # the source of slices that come from quarantine
 _REPLAYED = ["slice", "line", "arrival", "reason", "tenant", "payload"]
 REASONS = (RecordOutcome.CONFLICT.value, *(reject.value for reject in Reject))
 
@@ -34,8 +34,8 @@ def read_quarantine(
     of: Theirs | None = None,
     outcome: str | None = None,
 ) -> pa.Table:
-    """Rows in the order of (arrival, slice, line), newest arrival first; those behind the row `after`, and
-    those that `of` leaves. With a limit, no more than that and one part are in memory."""
+    """Rows by (arrival, slice, line), newest arrival first; those after the row `after`, filtered by `of`.
+    With a limit, no more than that and one part are in memory."""
     _check(reason)
     if snapshot is None:
         return QUARANTINE.empty_table()
@@ -100,7 +100,7 @@ class QuarantineReplay:
     unnamed: Mapping[int, tuple[str, int]]  # lines of it that name no tenant -> slice and line they came from
 
     def by_slice(self) -> list[QuarantineReplay]:
-        """The same, one for each slice that the records were rejected from, the first to arrive first."""
+        """The same, one for each slice that the records were rejected from, first arrival first."""
         numbers_of: dict[str, list[int]] = {}
         for number, name in enumerate(self.of):
             numbers_of.setdefault(name, []).append(number)
@@ -119,7 +119,7 @@ class QuarantineReplay:
 
 
 def take_out(table: Table, reason: str | None) -> QuarantineReplay | None:
-    """The records to judge again, in the order in which they first came; nothing is changed yet."""
+    """The records to decide again, in the order of their first arrival; nothing is changed yet."""
     _check(reason)
     snapshot = table.snapshot()
     found, parts = [], []
@@ -151,13 +151,14 @@ def take_out(table: Table, reason: str | None) -> QuarantineReplay | None:
 
 
 def as_line(payload: bytes) -> bytes:
-    """A record as a replay has it: with a line end inside it (an array element) it stays one record, since
-    that is only white space there."""
+    """A record as a replay has it: a line end inside it (an array element) becomes white space, so that it
+    stays one record."""
     return payload.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
 def take_away(table: Table, replay: QuarantineReplay, reason: str | None, now: int) -> None:
-    """Once the replayed slice is durable: its records leave quarantine, others of the same parts stay."""
+    """Remove the records from quarantine once the replayed slice is durable; other rows of the same parts
+    stay."""
     name = set_hash(part.path for part in replay.parts)[:24]
     staged = []
     for number, part in enumerate(replay.parts):

@@ -1,6 +1,6 @@
-"""Whose a record in quarantine is: its own word first, else that of who sent it over the network.
+"""The tenant of a record in quarantine: as the record names it, else that of its sender's token.
 
-Pure. What neither says is nobody's: only who may see all tenants sees it.
+Pure. Records with neither are visible only to callers that may see all tenants.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Theirs = Callable[[pa.Table], pa.Table]
 
 
 def theirs(tenant: str, metadata: Metadata) -> Theirs:
-    """A filter that leaves the rows of one tenant."""
+    """A filter for the rows of one tenant."""
 
     @lru_cache(maxsize=64)
     def lines(slice_id: str) -> frozenset[int]:
@@ -41,12 +41,13 @@ def theirs(tenant: str, metadata: Metadata) -> Theirs:
 
 
 def unnamed_lines(metadata: str | None, tenant: str) -> frozenset[int]:
-    """Lines of a slice that name no tenant and came with this one's token, as its window recorded it."""
+    """Lines of a slice that name no tenant and came with this tenant's token, as its window recorded."""
     return frozenset(line for line, sender in senders(metadata).items() if sender == tenant)
 
 
 def senders(metadata: str | None) -> Mapping[int, str]:
-    """By line of a slice that names no tenant, with whose token it came, as far as that is on record."""
+    """For lines of a slice that name no tenant, the tenant of the token they came with, as far as
+    recorded."""
     try:
         said = json.loads(metadata or "null")
     except (ValueError, RecursionError):
@@ -61,5 +62,5 @@ def senders(metadata: str | None) -> Mapping[int, str]:
 
 
 def recorded(sent: Mapping[int, str]) -> str:
-    """Metadata of a slice that `senders` reads it from."""
+    """The metadata of a slice from which `senders` reads it."""
     return json.dumps({"window": {"unnamed": sorted(map(list, sent.items()))}}, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""Quarantine, replayed: records that were not accepted leave it as a new slice, to be judged again.
+"""Replays quarantine: records that were not accepted land again as a new slice and are decided again.
 
-A crash between the landing and the emptying of quarantine is finished by the next round: no record is judged
-twice, and none is lost on the way.
+If the process dies after that slice has landed and before the records have left quarantine, the next round
+finishes the replay: no record is decided twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tidemill.storage.tables.table import Table
 def replay(
     warehouse: Path, stream: Stream, state: Ledger, landing: Landing, now: int, reason: str | None
 ) -> list[Landed]:
-    """Land what is in quarantine; nothing when it is empty.
+    """Land what is in quarantine; nothing if it is empty.
 
-    Windows count the rejects of a slice as of that slice, so that a stream with datasets gets one slice for
-    each that records were rejected from.
+    Windows count rejects for the slice that they came in, so a stream with datasets gets one slice for each
+    slice that records were rejected from.
     """
     table = Table.existing(layout.quarantine(warehouse, stream.name))
     found = take_out(table, reason) if table is not None else None
@@ -57,7 +57,7 @@ def _root(state: Ledger, piece: QuarantineReplay) -> str:
 
 
 def _senders(state: Ledger, found: QuarantineReplay) -> str | None:
-    """A record that names no tenant stays with whose token it came, wherever it goes."""
+    """A record that names no tenant keeps the tenant of the token it came with."""
     entries = {name: state.slice(name) for name in {name for name, _ in found.unnamed.values()}}
     senders_of = {name: senders(entry.slice.metadata) for name, entry in entries.items() if entry is not None}
     sent = {
@@ -69,8 +69,8 @@ def _senders(state: Ledger, found: QuarantineReplay) -> str | None:
 
 
 def finish_replays(warehouse: Path, stream: Stream, state: Ledger, now: int) -> None:
-    """A process may die when a replayed slice has landed and its records are still in quarantine: they
-    are taken out before it is judged. Which ones they are, the slice's id says."""
+    """Finish replays that a crash interrupted after the slice had landed: take its records out of quarantine
+    before the slice is decided. The slice's id says which records they are."""
     pending = state.slices(stream.name, SliceStatus.PENDING)
     waiting = {entry.id for entry in pending if entry.slice.source == REPLAY}
     table = Table.existing(layout.quarantine(warehouse, stream.name)) if waiting else None
@@ -86,8 +86,8 @@ def finish_replays(warehouse: Path, stream: Stream, state: Ledger, now: int) -> 
 
 
 def _undecided(state: Ledger, stream: str, content: bytes) -> tuple[str, bytes]:
-    """A slice of these records that was not judged yet, and its id. The same bytes are the same slice, so
-    records that come out of quarantine as they went in get one more blank line behind them."""
+    """Id and content of a slice of these records that is not decided yet. Equal bytes are the same slice, so
+    blank lines are appended until the id is free."""
     while True:
         name = slice_id(stream, None, hashlib.sha256(content).hexdigest())
         entry = state.slice(name)

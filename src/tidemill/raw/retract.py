@@ -1,7 +1,7 @@
-"""`retract`: takes a slice back, after which everything is as if it had never arrived.
+"""`retract`: takes a slice back; afterwards everything is as if it had never arrived.
 
-The plan is a list of steps, and the run does exactly those. No outcome is decided here: what may be due to
-the slice leaves raw and quarantine, and its slices go through the gate again, in the order of the ledger.
+The plan is a list of steps, and the run does exactly those. Nothing is decided here: what may depend on the
+slice leaves raw and quarantine, and those slices go through the gate again, in ledger order.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, format_instant
 from tidemill.raw.accept.catch_up import ensure_runs, rebuild_runs
 from tidemill.raw.accept.clocks import Passing, SliceClocks, recorded
+from tidemill.raw.batch_removal import clocks_left, progress_left, quarantined_rows, remove_batches
 from tidemill.raw.expiry import slices_expired
 from tidemill.raw.quarantine import REPLAY
-from tidemill.raw.undo import clocks_left, progress_left, quarantined_rows, remove_batches
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
 from tidemill.storage.state.fates import after_retraction
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RecordRetracted:
-    """The slice is marked as retracted; it, its bytes and the reason stay in the ledger."""
+    """The slice is marked as retracted; its bytes and the reason stay in the ledger."""
 
     slice: str
     name: str
@@ -79,7 +79,7 @@ Step = RecordRetracted | Undo | DecideAgain
 
 @dataclass(frozen=True, slots=True)
 class RetractionPlan:
-    """What taking a slice back does, in order; `why` says how far it reaches."""
+    """The steps of a retraction, in order; `why` explains how far it reaches."""
 
     entry: SliceEntry
     reason: str
@@ -101,7 +101,7 @@ class RetractionPlan:
 
 
 def plan_retraction(warehouse: Warehouse, slice_id: str, reason: str, now: int) -> RetractionPlan:
-    """The plan for a slice, by its id or the first characters of it. Nothing is changed."""
+    """The plan for a slice, by its id or a prefix of it. Nothing is changed."""
     entry = warehouse.slice(slice_id)
     stream = entry.slice.stream
     declared = warehouse.project.stream(stream)
@@ -122,14 +122,14 @@ def plan_retraction(warehouse: Warehouse, slice_id: str, reason: str, now: int) 
 
 
 def _held(warehouse: Warehouse, stream: str, entries: Sequence[SliceEntry]) -> dict[str, int]:
-    """Rows in quarantine by slice. Those that have expired would have gone from there anyway."""
+    """Rows in quarantine by slice. Those that have expired would be gone anyway."""
     expired = warehouse.expiries.horizons(stream).get(QUARANTINE, MIN_INSTANT)
     old = {e.id: e.counts.conflict + e.counts.rejected for e in entries if e.slice.arrival < expired}
     return {**quarantined_rows(Table.existing(layout.quarantine(warehouse.root, stream))), **old}
 
 
 def _check_not_sealed(warehouse: Warehouse, plan: RetractionPlan, entries: Sequence[SliceEntry]) -> None:
-    """What was made of raw that has expired cannot be made again, with or without the slice."""
+    """What was made from raw that has expired cannot be made again, with or without the slice."""
     stream = plan.entry.slice.stream
     sealed, raw = warehouse.expiries.seal(stream), Table.existing(layout.raw(warehouse.root, stream))
     if sealed is None or raw is None or not plan.undone:
@@ -157,15 +157,15 @@ def plan_over(
     held: Mapping[str, int],
     in_order: bool = False,
 ) -> RetractionPlan:
-    """The plan, by the ledger of the stream alone (`held`: for a replayed slice, rows in quarantine by
-    slice; `rules`: what the stream declares about event time; `in_order`: its metrics look at what came
-    before)."""
+    """The plan, from the ledger of the stream alone (`held`: for a replayed slice, rows in quarantine by
+    slice; `rules`: what the stream declares about event time; `in_order`: its metrics depend on earlier
+    events)."""
     undone, why = _reach(entries, entry, rules, in_order=in_order)
     if entry.slice.source == REPLAY and (robbed := _robbed(entries, entry, held) - undone):
         undone |= robbed
         why += "; records that it replayed from quarantine are decided in their first slice"
     members: dict[str, list[SliceEntry]] = {}
-    for other in entries:  # in ledger order, and so are the batches then
+    for other in entries:  # in ledger order, which is then that of the batches
         if other.batch in undone and other.status is not SliceStatus.RETRACTED:
             members.setdefault(str(other.batch), []).append(other)
     steps: list[Step] = [RecordRetracted(entry.id, entry.slice.name, reason, entry.counts.accepted)]
@@ -181,7 +181,7 @@ def plan_over(
 def _reach(
     entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules, *, in_order: bool
 ) -> tuple[set[str], str]:
-    """The batches to undo: the slice's own, and all later ones if anything in them may be due to it."""
+    """The batches to undo: the slice's own, and all later ones if anything in them may depend on it."""
     if gone.status is SliceStatus.FAILED:
         return set(), "nothing was accepted from it: it could not be read"
     later = [e for e in entries if e.seq > gone.seq and e.status is SliceStatus.ACCEPTED]
@@ -199,7 +199,7 @@ def _reach(
 def _why_later(
     entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry], rules: TimeRules
 ) -> str | None:
-    """Why what followed may be due to the slice; None when it cannot be."""
+    """Why later slices may depend on the slice; None if they cannot."""
     if not later:
         return None
     if gone.status is SliceStatus.PENDING:
@@ -220,9 +220,9 @@ def _why_later(
 
 
 def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -> str | None:
-    """The first slice that is not judged again anyway and met another watermark than it would have without
-    the one that goes. What the bound of the buffer did is not asked for: without a slice it lets go of less,
-    and if nobody met what it let go of, nobody will."""
+    """The first slice that is not decided again anyway and met another watermark than it would have met
+    without the retracted one. The size limit of the buffer is ignored: without a slice it releases less, so
+    if no slice met what it released, none will."""
     by_id = {e.id: e for e in entries}
     clocks = SliceClocks(replace(rules, max_bytes=None))
     for each in recorded(entries):
@@ -240,7 +240,7 @@ def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -
 
 
 def _must_follow(entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry]) -> str | None:
-    """Later batches said how far its source had come by then, and that was due to the slice to the end."""
+    """Later batches recorded the progress of its source, which depends on the slice to the end."""
     assert gone.observed is not None
     source = [e for e in entries if e.slice.source == gone.slice.source and e.status is SliceStatus.ACCEPTED]
     others = [(e, e.observed.end) for e in source if e.id != gone.id and e.observed is not None]
@@ -253,8 +253,8 @@ def _must_follow(entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequenc
 
 
 def _robbed(entries: Sequence[SliceEntry], gone: SliceEntry, held: Mapping[str, int]) -> set[str]:
-    """Batches of earlier slices that have fewer rows in quarantine than were put there: had the replayed
-    slice never arrived, they would still have them."""
+    """Batches of earlier slices that have fewer rows in quarantine than were put there: without the replayed
+    slice they would still have them."""
     return {
         str(e.batch)
         for e in entries
@@ -276,9 +276,10 @@ class Retracted:
 
 
 def retract(warehouse: Warehouse, acceptor: Callable[[str], Acceptor], plan: RetractionPlan) -> Retracted:
-    """Do what the plan says; it is made again first, since the ledger may have changed.
+    """Carry out the plan, which is made again first, since the ledger may have changed.
 
-    The caller must hold the tick lock, and have finished what a crash interrupted."""
+    The caller must hold the tick lock, and have finished what a crash interrupted.
+    """
     plan = plan_retraction(warehouse, plan.entry.id, plan.reason, plan.at)
     known = {entry.id: entry for entry in warehouse.state.slices(plan.entry.slice.stream)}
     again = [known[name] for name in plan.again]
@@ -291,7 +292,7 @@ def retract(warehouse: Warehouse, acceptor: Callable[[str], Acceptor], plan: Ret
 def finish_retractions(
     warehouse: Warehouse, acceptor: Callable[[str], Acceptor], stream: str
 ) -> Retraction | None:
-    """Carry out the act of the stream that a crash interrupted, if there is one. Before anything of the
+    """Finish the retraction of the stream that a crash interrupted, if there is one, before anything of the
     stream is accepted."""
     line = RetractionLog(warehouse.root).unfinished(warehouse.state, stream)
     if line is None:
@@ -310,10 +311,10 @@ def _carry_out(warehouse: Warehouse, acceptor_of: Callable[[str], Acceptor], lin
     clocks, progress = state.clocks(stream), state.progress(stream)
     if line.undone:
         acceptor = acceptor_of(stream)
-        acceptor.raw.expect(raw_version)  # nothing is taken out of a table that is not there
+        acceptor.raw.expect(raw_version)  # a table that is missing must not be treated as empty
         acceptor.quarantine.expect(quarantine_version)
         info = {"retracted": act.slice} if act.slice else {"sent_back": act.reason}
-        lost = not act.slice  # the damaged files were set aside before the act began
+        lost = not act.slice  # the damaged files were set aside before
         remove_batches(acceptor.raw, line.undone, info, act.at, acceptor.engine, missing=lost)
         failpoint("retract.after_raw")
         remove_batches(acceptor.quarantine, line.undone, info, act.at, missing=lost)

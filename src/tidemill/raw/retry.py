@@ -1,7 +1,8 @@
-"""Slices that failed, tried again.
+"""Tries failed slices again.
 
-A slice that still cannot be had from storage waits longer, and costs a look at its file. One that can be had
-goes to the gate again, behind all that has landed: nothing that was judged meanwhile is judged again by it.
+A slice whose file still cannot be read waits longer, at the cost of one look at the file. One that can be
+read goes to the gate again, behind everything that has landed, so that no slice decided meanwhile is decided
+again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 256  # slices that are looked at in one round; then what has landed meanwhile is accepted
+AT_ONCE: Final = 256  # slices that one round looks at; then what has landed meanwhile is accepted
 
 
 def try_again(warehouse: Warehouse, stream: Stream, now: int) -> int:

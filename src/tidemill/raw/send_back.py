@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tidemill.ingest.retractions import RetractionLog, sent_back
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.raw.footers import BatchFooter, packed_footer
-from tidemill.raw.recall import footers, held_facts, part_facts
+from tidemill.raw.recovered_batches import footers, held_facts, part_facts
 from tidemill.raw.standins import batch_of, is_expired_tombstone, is_shared
 from tidemill.storage import layout
 from tidemill.storage.tables.table import Table
@@ -42,7 +42,7 @@ def plan_send_back(
     both = [*damaged, *_parts(warehouse, "quarantine", stream, quarantine)]
     batches = {batch for part in both if (batch := batch_of(part))}
     if any(batch_of(part) is None for part in damaged):  # of several batches: the others say which
-        batches |= _untold(warehouse, stream, {part.path for part in damaged}, entries)
+        batches |= _unrecorded(warehouse, stream, {part.path for part in damaged}, entries)
     members = [e for e in entries if e.batch in batches and e.status is not SliceStatus.RETRACTED]
     expired = [entry.id for entry in members if _is_expired(warehouse, entry)]
     if any(is_expired_tombstone(part) for part in damaged):
@@ -62,19 +62,19 @@ def _parts(warehouse: Warehouse, kind: layout.TableKind, stream: str, paths: Col
     return [known[path] for path in sorted(paths) if path in known]
 
 
-def _untold(
+def _unrecorded(
     warehouse: Warehouse, stream: str, damaged: Collection[str], entries: Sequence[SliceEntry]
 ) -> set[str]:
     """Batches that the parts which are whole lack rows of, or say nothing of, by what the ledger knows."""
     table = Table.existing(layout.raw(warehouse.root, stream))
     assert table is not None, stream
     rows: dict[str, int] = {}
-    told: set[str] = set()
+    recorded: set[str] = set()
     for part in table.snapshot().parts:
         if part.path in damaged:
             continue
         path = str(table.root / part.path)
-        told.update(footer.batch for footer in footers(path))
+        recorded.update(footer.batch for footer in footers(path))
         for fact in held_facts(path):
             for name, count in fact.accepted.items():
                 rows[name] = rows.get(name, 0) + count
@@ -82,14 +82,14 @@ def _untold(
         str(entry.batch)
         for entry in entries
         if entry.batch is not None
-        and (rows.get(entry.id, 0) < entry.counts.accepted or entry.batch not in told)
+        and (rows.get(entry.id, 0) < entry.counts.accepted or entry.batch not in recorded)
     }
 
 
 def lost_batches(raw: Table, damaged: Collection[str]) -> set[str]:
     """Batches with rows, or with what is said of them, in damaged parts of raw (by their paths), by what the
     others say: for `recover`, which has no ledger yet."""
-    told: dict[str, int] = {}
+    recorded: dict[str, int] = {}
     held: dict[str, int] = {}
     batch: dict[str, str] = {}
     shared: set[str] = set()
@@ -104,13 +104,13 @@ def lost_batches(raw: Table, damaged: Collection[str]) -> set[str]:
             for summary in fact.footer.slices:
                 batch[summary.id] = fact.footer.batch
             for name, count in fact.accepted.items():
-                told[name] = told.get(name, 0) + count
+                recorded[name] = recorded.get(name, 0) + count
         for fact in held_facts(path):
             for name, count in fact.accepted.items():
                 held[name] = held.get(name, 0) + count
         if is_shared(part):
             shared.update(packed_footer(path).batches)
-    lost |= {batch[name] for name, count in told.items() if held.get(name, 0) < count and name in batch}
+    lost |= {batch[name] for name, count in recorded.items() if held.get(name, 0) < count and name in batch}
     return lost | (shared - set(batch.values()))
 
 

@@ -1,7 +1,7 @@
-"""How rows of raw are cut into parts: by whole days of event time, as many as it takes to fill one.
+"""How rows of raw are divided into parts: by whole days of event time, as many as fill a part.
 
-A day that fills a part has it to itself, so that it can be read and expire without touching another; thinner
-days share one, so that files go by the amount of data. The rules are pure.
+A day that fills a part has its own, so that it can be read and expire without touching another; thinner days
+share one, so that the number of files follows the amount of data. The rules are pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from tidemill.formats.arrays import Ints
 from tidemill.model.time import DAY
 
-FULL_BYTES: Final = 4 << 20  # of payloads: about what one look at a thin day has to read
+FULL_BYTES: Final = 4 << 20  # of payloads: about what a query for a thin day has to read
 _KEY_BITS: Final = 63
 
 
@@ -33,7 +33,7 @@ def shared_days(bytes_of: Mapping[int, int], full: int) -> list[list[int]]:
 
 
 def part_numbers(times: Ints, sizes: Ints, *, by_day: bool) -> Ints:
-    """For each row the number of the part that it belongs to; numbers ascend with event time."""
+    """For each row the number of its part; numbers ascend with event time."""
     days, index = np.unique(times // DAY, return_inverse=True)
     if by_day or days.size < 2:
         return index.astype(np.int64)
@@ -44,7 +44,7 @@ def part_numbers(times: Ints, sizes: Ints, *, by_day: bool) -> Ints:
 
 
 def row_order(part: Ints, tenant: Ints, times: Ints) -> Ints:
-    """The places of all rows by part, tenant and time; ties stay as they are."""
+    """The order of rows by part, tenant and time; stable."""
     if times.size == 0:
         return np.empty(0, np.int64)
     since = times - times.min()
@@ -58,8 +58,8 @@ def row_order(part: Ints, tenant: Ints, times: Ints) -> Ints:
 def spread_days(
     runs: Sequence[Sequence[int]], bytes_of: Mapping[int, int], most: int
 ) -> list[tuple[int, int]]:
-    """Spans `[start, end)` of event time, one for each run of days; a day of more than `most` bytes is cut
-    into equal ones, so that several can work at it."""
+    """Spans `[start, end)` of event time, one for each run of days; a day of more than `most` bytes is split
+    evenly, so that several tasks can work on it."""
     spans: list[tuple[int, int]] = []
     for run in runs:
         start, end = run[0] * DAY, (run[-1] + 1) * DAY

@@ -1,7 +1,7 @@
-"""Parts of raw that are not named for their batch: those that packing made, and those without rows that speak
-for parts that are gone. How they are called, and how the latter are written.
+"""Parts of raw that are not named for their batch: packed parts, and parts without rows that replace removed
+ones (stand-ins). Their names, and how stand-ins are written.
 
-Nothing is decided here: which parts go and what is said of them is for `packing`, `expired` and `undo`.
+`packing`, `expiry` and `undo` decide which parts are removed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.parts import StagedPart, write_part
 from tidemill.storage.tables.snapshot import Part
 
-TOMBSTONE_BYTES: Final = 1 << 20  # parts without rows that are smaller are spoken for by the next one
+TOMBSTONE_BYTES: Final = 1 << 20  # smaller stand-ins are replaced by the next one
 
 
 def is_packed(part: Part) -> bool:
@@ -27,7 +27,7 @@ def is_packed(part: Part) -> bool:
 
 
 def is_large(part: Part) -> bool:
-    """Whether it was large and sorted when its batch was accepted: it is packed by that."""
+    """Whether it was large and sorted when its batch was accepted, and thus counts as packed."""
     return bool(part.rows) and Path(without_checksums(part.path)).stem.endswith(f"-{LARGE_PART}")
 
 
@@ -47,7 +47,7 @@ def is_shared(part: Part) -> bool:
 
 
 def is_tombstone(part: Part) -> bool:
-    """Whether it speaks for parts that were packed, and for no other."""
+    """Whether it replaces only parts that were packed."""
     return not part.rows and _begins(part, TOMBSTONE_PART)
 
 
@@ -57,8 +57,13 @@ def is_expired_tombstone(part: Part) -> bool:
 
 def batch_of(part: Part) -> str | None:
     """The batch that a part is named for."""
-    prefix = Path(part.path).name.partition("-")[0]
-    return None if prefix in (PACKED_PART, REST_PART, TOMBSTONE_PART, EXPIRED_PART) else prefix
+    return Path(part.path).name.partition("-")[0] if is_of_one_batch(part.path) else None
+
+
+def is_of_one_batch(path: str) -> bool:
+    """Whether a part, by its path, is named for a batch."""
+    prefix = Path(path).name.partition("-")[0]
+    return prefix not in (PACKED_PART, REST_PART, TOMBSTONE_PART, EXPIRED_PART)
 
 
 def _begins(part: Part, prefix: str) -> bool:
@@ -81,7 +86,7 @@ def write_tombstone(
     gone: Sequence[GonePart],
     progress: ProgressAt | None,
 ) -> StagedPart:
-    """The part that speaks for those that were packed."""
+    """Write the stand-in for packed parts."""
     footer = StandInFooter(stream, TOMBSTONE, progress, packed=tuple(gone))
     return _write(folder, f"{TOMBSTONE_PART}-{_hash(gone, progress)}", partition, footer)
 
@@ -95,14 +100,14 @@ def write_expired(
     keys: Iterable[str],
     progress: ProgressAt | None,
 ) -> StagedPart:
-    """The part that speaks for those that have expired, and for those that had been packed. `keys` are
-    the files with the ids of their events."""
+    """Write the stand-in for parts that have expired or had been packed. `keys` are the files with the ids of
+    their events."""
     footer = StandInFooter(stream, EXPIRED, progress, tuple(packed), tuple(gone), tuple(keys))
     return _write(folder, f"{EXPIRED_PART}-{_hash([*gone, *packed], progress)}", partition, footer)
 
 
 def _hash(gone: Sequence[GonePart], progress: ProgressAt | None) -> str:
-    """Also of the version: when all is packed again, the next word may speak for the same parts."""
+    """Includes the version: if everything is packed again, the next stand-in may replace the same parts."""
     version = progress.version if progress is not None else 0
     return set_hash([*(one.path for one in gone), f"version {version}"])[:24]
 

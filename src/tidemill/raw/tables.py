@@ -34,6 +34,7 @@ RAW: Final = pa.schema(
     ]
 )
 DAY_COLUMN: Final = "day"  # of event_time, as 2024-01-15: a folder for each, in tables of former versions
+ROW_GROUP: Final = 8_192  # rows: what a search decodes for one event, and what statistics can leave out
 RAW_STATS: Final = ("tenant", "event_time", "watermark", "slice")
 
 QUARANTINE: Final = pa.schema(
@@ -64,7 +65,7 @@ def raw_table(warehouse: Path, stream: str, columns: RawColumns) -> Table:
         root,
         schema=pa.schema([*RAW, *columns.fields]),
         name=f"{stream}_raw",
-        description=f"accepted events of {stream}, payload verbatim",
+        description=f"accepted events of {stream}",
     )
 
 

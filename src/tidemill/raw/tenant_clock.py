@@ -1,7 +1,7 @@
-"""What one tenant's own events say of time, in a stream that it shares: its last arrival, its watermark.
+"""The last arrival and the watermark of one tenant in a shared stream, from its own events.
 
-Only rows of that tenant are read: when others sent something has no part in it. What a part says is
-remembered: a part never changes.
+Only rows of that tenant are read, so that the times of others have no effect. Results are cached by part: a
+part never changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TENANT: Final = "tenant"
 _COLUMNS: Final = [_TENANT, "slice", "event_time", "arrival"]
-PARTS: Final = 4096  # times tenants that are remembered
+PARTS: Final = 4096  # parts times tenants that are cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +33,32 @@ class OwnRows:
 
     newest: int  # event time
     arrival: int
+    rows: int
 
 
 def own_rows(raw: Snapshot | None, tenant: str) -> Mapping[str, OwnRows]:
-    """By slice, of all rows that raw has of the tenant."""
+    """By slice, for all rows that raw has of the tenant."""
     found: dict[str, OwnRows] = {}
     parts = raw.select(ranges={_TENANT: (tenant, tenant)}) if raw is not None else ()
     for part in parts:
         assert raw is not None
         for name, rows in _of_part(f"{raw.root}/{part.path}", tenant):
-            known = found.get(name, rows)
-            found[name] = OwnRows(max(known.newest, rows.newest), rows.arrival)
+            found[name] = _both(found.get(name), rows)
     return found
+
+
+def _both(known: OwnRows | None, more: OwnRows) -> OwnRows:
+    """Rows of one slice in two places."""
+    if known is None:
+        return more
+    return OwnRows(max(known.newest, more.newest), more.arrival, known.rows + more.rows)
 
 
 def own_watermark(
     stream: Stream, rows: Mapping[str, OwnRows], source_of: Callable[[str], str], now: int
 ) -> int | None:
-    """As of `now`, as if the stream had no events but the tenant's: the least of what the newest row of each
-    source says, of those sources that are not idle. By processing time it is the instant itself."""
+    """The watermark as of `now`, as if the stream had only the tenant's events: the minimum over the sources
+    that are not idle, each by its newest row. In processing time it is the instant itself."""
     rules = TimeRules.of(stream)
     if not rules.in_event_time:
         return now
@@ -83,15 +90,17 @@ def _of_part(path: str, tenant: str) -> tuple[tuple[str, OwnRows], ...]:
         for group in _groups(file, tenant):
             rows = file.read_row_group(group, columns=_COLUMNS)
             rows = rows.filter(pc.equal(rows.column(_TENANT), tenant))
-            sums = rows.group_by("slice").aggregate([("event_time", "max"), ("arrival", "max")])
-            for name, newest, arrival in zip(
+            sums = rows.group_by("slice").aggregate(
+                [("event_time", "max"), ("arrival", "max"), ("slice", "count")]
+            )
+            for name, newest, arrival, count in zip(
                 sums.column("slice").cast(pa.string()).to_pylist(),
                 sums.column("event_time_max").cast(pa.int64()).to_pylist(),
                 sums.column("arrival_max").cast(pa.int64()).to_pylist(),
+                sums.column("slice_count").to_pylist(),
                 strict=True,
             ):
-                known = found.get(name)
-                found[name] = OwnRows(newest if known is None else max(newest, known.newest), arrival)
+                found[name] = _both(found.get(name), OwnRows(newest, arrival, count))
     return tuple(found.items())
 
 
@@ -99,6 +108,6 @@ def _groups(file: pq.ParquetFile, tenant: str) -> Iterable[int]:
     """Row groups that can hold rows of the tenant: rows are sorted by it."""
     column = file.schema.names.index(_TENANT)
     for group in range(file.metadata.num_row_groups):
-        told = file.metadata.row_group(group).column(column).statistics
-        if told is None or not told.has_min_max or told.min <= tenant <= told.max:
+        statistics = file.metadata.row_group(group).column(column).statistics
+        if statistics is None or not statistics.has_min_max or statistics.min <= tenant <= statistics.max:
             yield group

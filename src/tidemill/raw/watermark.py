@@ -1,6 +1,6 @@
-"""The watermark of a stream as it is on record: what the clocks of its sources and its progress say.
+"""The watermark of a stream, from the recorded clocks of its sources and its progress.
 
-It reads no row, so that what only asks for the watermark loads neither Arrow nor a table.
+It reads no row, so that a query for the watermark loads neither Arrow nor a table.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ def watermark_at(
     stream: Stream, clocks: Sequence[ClockState], progress: Progress, instant: int
 ) -> int | None:
     """The watermark of a stream as of an instant at or after its last accepted slice: sources that are idle
-    by then do not hold it. By processing time it is the instant itself.
+    by then do not hold it back. In processing time it is the instant itself.
 
-    While slices that were sent back wait to be judged again nobody knows it: do not ask before they are."""
+    It is unknown while slices that were sent back wait to be decided again; do not call this before they are.
+    """
     rules = TimeRules.of(stream)
     if not rules.in_event_time:
         return instant
@@ -56,14 +57,15 @@ def watermark_at(
 
 
 def watermark_of(stream: Stream, state: State, now: int) -> int | None:
-    """Of a stream as of `now`, or as of the oldest slice that waits: what it meets cannot be known later."""
+    """The watermark of a stream as of `now`, or as of the oldest waiting slice: what that meets is not known
+    yet."""
     pending = state.pending(stream.name, 1)[:1]
     instant = min(now, pending[0].slice.arrival) if pending else now
     return watermark_at(stream, state.clocks(stream.name), state.progress(stream.name), instant)
 
 
 def idle_sources(stream: Stream, clocks: Sequence[ClockState], now: int) -> frozenset[str]:
-    """Those that were silent for `idle_timeout` by `now`."""
+    """Sources that were silent for `idle_timeout` by `now`."""
     timeout = stream.event_time.idle_timeout
     if timeout is None or not stream.in_event_time:
         return frozenset()

@@ -1,1 +1,1 @@
-"""The HTTP side of a mill: events come in, answers go out."""
+"""The HTTP API of a mill: events in, answers out."""

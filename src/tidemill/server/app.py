@@ -1,6 +1,6 @@
 """The application: all routes on one service, every refusal a problem document, an exact OpenAPI.
 
-It opens nothing and closes nothing: who makes the service does.
+It opens and closes nothing: the owner of the service does.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi import FastAPI
 
-from tidemill.server import health, objects, otlp, problems, reading, writing
-from tidemill.server.acknowledging import Acknowledging
+from tidemill.server import health_routes, ingest_routes, object_routes, otlp_routes, problems, read_routes
+from tidemill.server.acknowledgements import Acknowledging
 from tidemill.server.console import serving as console
-from tidemill.server.described import describe
+from tidemill.server.openapi import describe
 
 if TYPE_CHECKING:
     from tidemill.server.service import Service
@@ -33,11 +33,11 @@ def create_app(service: Service) -> FastAPI:
     app.state.service = service
     problems.handle(app)
     acknowledging = Acknowledging(service)
-    app.include_router(writing.router(service, acknowledging))
-    app.include_router(otlp.router(service, acknowledging))
-    app.include_router(objects.router())
-    app.include_router(reading.router(service))
-    app.include_router(health.router())
+    app.include_router(ingest_routes.router(service, acknowledging))
+    app.include_router(otlp_routes.router(service, acknowledging))
+    app.include_router(object_routes.router())
+    app.include_router(read_routes.router(service))
+    app.include_router(health_routes.router())
     app.include_router(console.router())
     describe(app)
     return app

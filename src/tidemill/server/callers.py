@@ -1,6 +1,7 @@
-"""Who asks, and whether they may: tokens, scopes, the Host of a server without tokens, rate limits.
+"""Identifies callers and checks their permissions: tokens, scopes, the Host of a server without tokens, rate
+limits.
 
-Nothing of a request is read before it is known whose it is.
+Nothing of a request is read before its caller is known.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from tidemill.config.gateway import is_loopback
 from tidemill.model.errors import ForbiddenError, TidemillError
 from tidemill.server.access.tokens import LOCAL, Principal, Scope
-from tidemill.server.asked import check_parameters
+from tidemill.server.parameters import check_parameters
 
 if TYPE_CHECKING:
     from tidemill.server.service import Service
@@ -37,7 +38,8 @@ def caller(*scopes: Scope) -> Any:
 
 
 def admitted(request: Request, *scopes: Scope) -> Principal:
-    """Who sent it. AuthError: nobody knows; ForbiddenError: they may not; RateLimitError: too often."""
+    """The principal of a request. AuthError: unknown; ForbiddenError: not allowed; RateLimitError: too
+    often."""
     service = service_of(request)
     who = _principal(service, request, service.clock())
     if not any(who.may(scope) for scope in scopes):
@@ -52,18 +54,18 @@ def admitted(request: Request, *scopes: Scope) -> Principal:
 
 
 def sender_of(request: Request, who: Principal) -> str:
-    """Who a quota is of: a token, or, where there are none, the address that the request comes from."""
+    """The holder of a quota: a token, or, without tokens, the address of the client."""
     if who is not LOCAL:
         return who.id
     return request.client.host if request.client is not None else LOCAL.id
 
 
 def is_still(request: Request, who: Principal) -> bool:
-    """Whether who sent it would be let in again as the same: for answers that go on and on."""
+    """Whether the caller would be admitted again as the same: for long-running responses."""
     service = service_of(request)
     try:
         return _principal(service, request, service.clock()) == who
-    except TidemillError:  # also when nobody can tell: the file of tokens is damaged
+    except TidemillError:  # also if that is unknown: the file of tokens is damaged
         return False
 
 
@@ -82,7 +84,7 @@ def _is_here(host: str) -> bool:
 
 
 def _check_host(request: Request) -> None:
-    """A page of another site can make a browser ask this server, but only under that site's name."""
+    """A page of another site can make a browser call this server, but only under that site's name."""
     host = request.headers.get("host", "")
     if len(host) > MAX_HOST or not _is_here(host):
         raise ForbiddenError(

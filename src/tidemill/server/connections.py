@@ -1,7 +1,7 @@
-"""One connection: the server's own protocol, with an end to everything a client can draw out.
+"""One connection: uvicorn's protocol, with a limit on everything a client can draw out.
 
-Headers that never end, headers without measure, answers nobody reads, and connections beyond the limit are
-let go of; whoever behaves does not notice.
+Connections with headers that do not end or are too large, with responses that are not read, or beyond the
+limit are closed; other clients notice nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tidemill.server.problems import MEDIA, document
 if TYPE_CHECKING:
     from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 
-MAX_HEAD: Final = 64 * 1024  # bytes of request line and headers that are not whole yet
-MAX_QUEUED: Final = 64  # requests of a connection that wait for the answer to the one before
+MAX_HEAD: Final = 64 * 1024  # bytes of an incomplete request line and headers
+MAX_QUEUED: Final = 64  # requests of a connection that wait for the one before
 SILENT: Final = 1.0  # seconds; then a connection may have to make room for another
 _FULL: Final = orjson.dumps(
     document(
@@ -69,7 +69,7 @@ class Connection(HttpToolsProtocol):
         self._wait()
 
     def _make_room(self) -> bool:
-        """End the connection that has been silent between requests, or within headers, for longest."""
+        """Close the connection that has been silent between requests, or within headers, for longest."""
         now = self.loop.time()
         silent = [one for one in self.connections if isinstance(one, Connection) and one.is_silent(now)]
         if silent:
@@ -95,7 +95,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._heading = True
-        self._head = -1  # what came before it in the same piece is not known, so the piece is not counted
+        self._head = -1  # what preceded it in the same piece is not known, so the piece is not counted
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -155,7 +155,7 @@ class Connection(HttpToolsProtocol):
         self.transport.abort()
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Answer what is no request, and end the connection."""
+        """Answer what is not a request, and close the connection."""
         if self.transport.is_closing():
             return
         body = orjson.dumps(document(status, code, detail, "/", hint="send an HTTP/1.1 request"))

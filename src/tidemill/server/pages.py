@@ -1,6 +1,6 @@
-"""Lists that grow, a page at a time: how many rows, and a cursor that says where the next page begins.
+"""Pages of long lists: how many rows, and a cursor for the next page.
 
-A cursor is a place and no secret; one that was changed, or belongs to another list, is refused.
+A cursor is an offset and no secret; one that was changed, or belongs to another list, is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Cursor = Annotated[
 
 
 def cursor_of(of: str, *position: int | str) -> str:
-    """The cursor behind a place of the list `of`."""
+    """The cursor after a position of the list `of`."""
     return base64.urlsafe_b64encode(json.dumps([of, *position], separators=(",", ":")).encode()).decode()
 
 
 def position_of(of: str, cursor: str, *kinds: type) -> tuple[int | str, ...]:
-    """The place that a cursor of the list `of` says, of values of these kinds."""
+    """The position of a cursor of the list `of`, with values of these kinds."""
     try:
         said = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
     except (ValueError, RecursionError, binascii.Error):

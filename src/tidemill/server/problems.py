@@ -1,6 +1,6 @@
-"""What goes wrong, told as RFC 9457 problem documents: one shape for every refusal of every route.
+"""Errors as RFC 9457 problem documents: one shape for every refusal of every route.
 
-A bug is told as `internal` and nothing more; what it was is in the server's log only.
+A bug is reported as `internal` and nothing more; the details are only in the server's log.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ _HINTS: Final = {
     408: "send the same again, without pauses; gateway.requests.timeout says how long one may be",
     431: "send fewer or shorter headers",
 }
-_WAIT: Final = {"busy": 1.0, "storage": 5.0, "incomplete": 5.0}  # seconds until it is worth another try
-_PRIVATE: Final = frozenset({"busy", "storage", "damaged"})  # where they happened is the operator's to know
+_WAIT: Final = {"busy": 1.0, "storage": 5.0, "incomplete": 5.0}  # seconds until a retry is worthwhile
+_PRIVATE: Final = frozenset({"busy", "storage", "damaged"})  # their location is shown only to operators
 
 
 def status_of(error: TidemillError) -> int:
@@ -121,7 +121,7 @@ def problem_response(content: Mapping[str, object], headers: Mapping[str, str] |
 
 
 def refusal(error: TidemillError, instance: str) -> Response:
-    """The answer to a request that ended with this error."""
+    """The response to a request that ended with this error."""
     status = status_of(error)
     if status == 500:
         log.error("%s", error, extra={"hint": error.hint})
@@ -159,7 +159,7 @@ def _internal(instance: str) -> Response:
 
 
 def handle(app: FastAPI) -> None:
-    """Have every refusal of `app` told this way."""
+    """Make `app` answer every error this way."""
     app.add_exception_handler(TidemillError, _tidemill)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -246,8 +246,8 @@ SCHEMA: Final[dict[str, object]] = {
 
 
 def responses(*statuses: int, strict: bool = False) -> dict[int | str, dict[str, Any]]:
-    """For the declaration of a route: the problems that it may tell of, each with an example. `strict`: an
-    answer may be refused that is not complete."""
+    """For the declaration of a route: the problems that it may respond with, each with an example. `strict`:
+    an incomplete answer may be refused."""
     found: dict[int | str, dict[str, Any]] = {}
     examples = {**_EXAMPLES, **({409: _INCOMPLETE} if strict else {})}
     for status in (*statuses, *((409,) if strict else ())):

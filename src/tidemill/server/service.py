@@ -1,6 +1,6 @@
-"""What the routes stand on: one open mill, its gateway, and who may ask them for what.
+"""What routes use: one open mill, its gateway, and access control.
 
-Made once, before the server runs; nothing here knows of HTTP.
+Made once, before the server runs; independent of HTTP.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from tidemill.pipeline.metrics import Meter
     from tidemill.server.access.rates import RateLimits
     from tidemill.server.access.tokens import Tokens
-    from tidemill.server.arriving import Arriving
+    from tidemill.server.slow_senders import Arriving
 
 _loopback: Final = lru_cache(maxsize=8)(is_loopback)  # asked with each request
-PARSERS: Final = 2  # large bodies that are taken apart at once: so many may be in memory twice
+PARSERS: Final = 2  # large bodies that are parsed at once: so many may be in memory twice
 
 
 class Wakeup:
-    """Rung by any thread, heard by whoever waits in an event loop."""
+    """Rung by any thread; coroutines in event loops wait for it."""
 
     def __init__(self) -> None:
-        self.rung = 0  # how often; who remembers it misses no ring
+        self.rung = 0  # how often it was rung; a caller that remembers it misses none
         self._guard = threading.Lock()
         self._waiting: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
 
@@ -47,11 +47,12 @@ class Wakeup:
         for future, loop in waiting.items():
             loops.setdefault(loop, []).append(future)
         for loop, futures in loops.items():
-            with suppress(RuntimeError):  # it was closed meanwhile: nobody waits in it
+            with suppress(RuntimeError):  # it was closed meanwhile: nothing waits in it
                 loop.call_soon_threadsafe(_wake, futures)
 
     async def heard(self, since: int, timeout: float) -> int:
-        """Once it was rung more often than `since`, or after `timeout` seconds: how often it was rung."""
+        """Returns once it was rung more often than `since`, or after `timeout` seconds: how often it was
+        rung."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         with self._guard:
@@ -76,14 +77,14 @@ def _wake(futures: list[asyncio.Future[None]]) -> None:
 
 
 def may_know(stream: Stream, tenant: str | None) -> bool:
-    """Whether a stream exists for this tenant: not when all of it is another's."""
+    """Whether a stream exists for this tenant: not if all of it belongs to another."""
     return tenant is None or stream.tenant.value is None or stream.tenant.value == tenant
 
 
 @dataclass(slots=True)
 class Service:
-    """What is served. `woken` is rung by the pipeline of the same process after each round, and by whoever
-    lands slices; `stopping` is set when the server goes, so that nobody waits on."""
+    """What is served. `woken` is rung by the pipeline of the same process after each round, and by what lands
+    slices; `stopping` is set when the server stops, so that nothing waits on."""
 
     mill: Mill
     gateway: Gateway
@@ -93,10 +94,10 @@ class Service:
     address: str = "127.0.0.1"  # the host it is bound to
     woken: Wakeup = field(default_factory=Wakeup)
     stopping: threading.Event = field(default_factory=threading.Event)
-    landed: Callable[[], None] = field(default=lambda: None)  # told of a slice that a route has landed
+    landed: Callable[[], None] = field(default=lambda: None)  # called when a route has landed a slice
     arriving: set[Arriving] = field(default_factory=set)  # bodies that are being read, in the event loop
-    unwritten_at: int | None = None  # when the log could not be written last, and not since
-    unready: dict[str, str] = field(default_factory=dict)  # what fails readiness, and by what it began to
+    unwritten_at: int | None = None  # since when the log cannot be written
+    unready: dict[str, str] = field(default_factory=dict)  # what fails readiness, and its first cause
     parsers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(PARSERS, thread_name_prefix="tidemill-bodies")
     )
@@ -133,6 +134,6 @@ class Service:
         return found
 
     def stop(self) -> None:
-        """Have all who wait give up waiting."""
+        """Make all waiting requests give up."""
         self.stopping.set()
         self.woken.ring()

@@ -53,13 +53,14 @@ def _object(required: Mapping[str, object], **optional: object) -> dict[str, obj
 
 SCHEMAS: Final[Mapping[str, Mapping[str, object]]] = {
     "Acknowledged": {
-        "description": "The events are durable; their outcomes can be requested by the ingestion id.",
+        "description": "The events are durable, and in a slice if `gateway.acknowledge` is `landed`; their "
+        "outcomes can be requested by the ingestion id.",
         **_object(
             {
                 "ingestion": {"type": "string"},
                 "stream": {"type": "string"},
                 "events": {"type": "integer", "minimum": 0},
-                "status": {"type": "string", "enum": ["durable", "pending"]},
+                "status": {"type": "string", "enum": ["durable", "landed", "pending"]},
             }
         ),
     },

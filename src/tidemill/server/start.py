@@ -17,7 +17,7 @@ from tidemill.ingest.gateway.gateway import Gateway
 from tidemill.ingest.gateway.taking_up import TakenUp, take_up
 from tidemill.model.gateway import WindowOutput
 from tidemill.pipeline.reports import TickReport
-from tidemill.server import running
+from tidemill.server import listener
 from tidemill.server.access.rates import RateLimits
 from tidemill.server.access.tokens import Tokens
 from tidemill.server.app import create_app
@@ -149,6 +149,6 @@ def _serve(
             )
 
         try:
-            running.serve(create_app(service), host, port, stop, started)
+            listener.serve(create_app(service), host, port, stop, started)
         finally:
             service.parsers.shutdown()

@@ -1,7 +1,8 @@
-"""Server-sent events: what the world is told of datasets and results, as it is entered in the outbox.
+"""Server-sent events about datasets and results, as they are entered in the outbox.
 
-One look at the outbox serves all who listen. A listener is a place in it and nothing more: who is slow reads
-on from there, and holds up nobody. The same look sees that tokens changed: who is let in no more is let go.
+One look at the outbox serves all listeners. A listener is just an offset in it: a slow one continues from
+there and delays no other. The same look notices changes of tokens: a listener that is no longer admitted is
+closed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tidemill.model.errors import InputError, TidemillError
 from tidemill.pipeline.events.cloudevents import encoded
 from tidemill.server.callers import is_still
 from tidemill.server.problems import responses
-from tidemill.server.readers import Reader, Readers
+from tidemill.server.reader_threads import Reader, Readers
 from tidemill.server.service import may_know
 from tidemill.server.tenancy import event_for
 
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAUSE: Final = 0.5  # seconds between two looks, when nobody says that something happened …
-LEAST: Final = 0.05  # … and when many do
+PAUSE: Final = 0.5  # seconds between two looks, if nothing signals an event …
+LEAST: Final = 0.05  # … and if many do
 HEARTBEAT: Final = 15.0  # seconds of silence
-AGAIN: Final = 1_000  # milliseconds until a listener that lost the connection comes again
+AGAIN: Final = 1_000  # milliseconds until a listener that lost the connection comes back
 PAGE: Final = 200  # events that one listener reads at once
 KEPT: Final = 1_000  # newest events that are kept for all of them
 _LARGEST: Final = (1 << 63) - 1
@@ -44,15 +45,15 @@ _EXAMPLE: Final = (
     '"data":{"stream":"requests","start":"2026-01-05T10:00:00Z","revision":1}}\n\n'
 )
 
-Told = tuple[int, Mapping[str, object]]  # its place, and the event
+EventAt = tuple[int, Mapping[str, object]]  # its offset, and the event
 
 
 def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["reading"])
-    window_reader = _EventRoutes(readers)
+    handlers = _EventRoutes(readers)
     routes.add_api_route(
         "/v1/events",
-        window_reader.listen,
+        handlers.listen,
         summary="Datasets and results as they become available, as server-sent events",
         description=(
             "Each is a CloudEvent with its position in the outbox as id, sealed for the token of a tenant. "
@@ -109,12 +110,13 @@ class _EventRoutes:
     ) -> AsyncIterator[bytes]:
         service = self._readers.service
         access = None  # as it was before the listener was admitted, so that no change is missed
-        yield b"retry: %d\nid: %s\n\n" % (AGAIN, self._id(offset, who))  # whoever loses it now misses none
+        # A listener that loses the connection now misses none.
+        yield b"retry: %d\nid: %s\n\n" % (AGAIN, self._id(offset, who))
         spoke = asyncio.get_running_loop().time()
         while not service.stopping.is_set():
             try:
                 found = await self._outbox.behind(offset, spoke + HEARTBEAT, access)
-            except TidemillError as error:  # the listener comes again, behind what it has
+            except TidemillError as error:  # the listener comes back, after what it has
                 log.warning("the outbox cannot be read: %s", error)
                 return
             access = self._outbox.access
@@ -131,7 +133,7 @@ class _EventRoutes:
                 yield b": still here\n\n"
                 spoke = now
 
-    def _lines(self, who: Principal, stream: str | None, found: Sequence[Told]) -> list[bytes]:
+    def _lines(self, who: Principal, stream: str | None, found: Sequence[EventAt]) -> list[bytes]:
         streams = self._readers.service.project.streams
         lines = []
         for offset, event in found:
@@ -176,15 +178,15 @@ class EventFeed:
         self.access: object = None  # who may ask, when it was looked at last
         self._start: int | None = None  # all events behind this place are kept …
         self._end = 0  # … up to this one
-        self._kept: list[Told] = []
+        self._kept: list[EventAt] = []
 
     async def end(self) -> int:
         """The place of the newest event there is."""
         return await self._readers.run(lambda: end_of(self._readers.mill.state))
 
-    async def behind(self, offset: int, until: float, access: object) -> Sequence[Told]:
-        """Events behind a place, once there are some; none when the time of the loop is `until`, when tokens
-        are not as they were for `access`, or the server stops. For who is `listening`."""
+    async def behind(self, offset: int, until: float, access: object) -> Sequence[EventAt]:
+        """Events after an offset, once there are some; none when the time of the loop is `until`, when tokens
+        are not as they were for `access`, or the server stops. For listeners inside `listening`."""
         loop = asyncio.get_running_loop()
         if self._start is None or offset < self._start:
             found = await self._page(offset, PAGE)
@@ -207,7 +209,7 @@ class EventFeed:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """As long as somebody is inside, the outbox is looked at."""
+        """While a listener is inside, the outbox is watched."""
         loop = asyncio.get_running_loop()
         self._begin(loop)
         self._listening += 1
@@ -223,11 +225,11 @@ class EventFeed:
             self._loop, self._looking, self._news = loop, None, asyncio.Event()
             self._listening, self._start, self._kept = 0, None, []
 
-    def _known(self, offset: int) -> Sequence[Told]:
+    def _known(self, offset: int) -> Sequence[EventAt]:
         first = bisect_right(self._kept, offset, key=lambda line: line[0])
         return self._kept[first : first + PAGE]
 
-    async def _page(self, after: int, limit: int) -> Sequence[Told]:
+    async def _page(self, after: int, limit: int) -> Sequence[EventAt]:
         return await self._readers.run(lambda: self._readers.mill.events(after, limit))
 
     async def _look_on(self) -> None:
@@ -251,7 +253,7 @@ class EventFeed:
         self._start, self._kept = None, []
         self._wake()
 
-    def _keep(self, found: Sequence[Told]) -> None:
+    def _keep(self, found: Sequence[EventAt]) -> None:
         self._kept.extend(found)
         self._end = found[-1][0]
         if len(self._kept) > KEPT:

@@ -19,11 +19,12 @@ from tidemill.server.access.grants import Principal
 Said = Mapping[str, object]
 AnswerT = TypeVar("AnswerT", Answer, Explanation, SearchPage, SearchPlan)
 
-# What is told of something that several tenants have made together: that it is there, and since when.
+# What a tenant sees of something that several tenants share: that it exists, and since when.
 OF_WINDOW: Final = frozenset({"stream", "start", "end", "state", "revision"})
+OF_PAST_DATASET: Final = frozenset({"at", "revision", "changed"})
 OF_EVENT: Final = frozenset({"stream", "window", "start", "end", "revision"})
 OF_FLUSHED: Final = frozenset({"window", "stream", "source", "trigger"})
-# What is left out of an answer about a tenant's own events, since it counts everybody's.
+# What is left out of an answer about a tenant's own events, since it counts those of all.
 NOT_OF_ANSWER: Final = frozenset({"rows_read", "files_read", "version"})
 NOT_OF_CELL: Final = frozenset({"tiles", "slices", "slices_total"})
 NOT_OF_EVENT: Final = frozenset({"line", "watermark", "late"})  # how many others stand before it, and how far
@@ -62,8 +63,8 @@ def shares(stream: Stream, who: Principal) -> bool:
 
 
 def whose(who: Principal, tenant: str | None, *, all_tenants: bool) -> TenantRule:
-    """As a question says it. That a token is a tenant's is known, be there events or not; nothing is told to
-    it of the tenants there are."""
+    """The tenants of a request. The tenant of a token need not have any events; it learns nothing of other
+    tenants."""
     if all_tenants and who.tenant is not None:
         raise ForbiddenError(
             "the token is that of one tenant", hint=f"leave all_tenants out: the tenant is {who.tenant!r}"
@@ -118,7 +119,7 @@ def check_operator(who: Principal, what: str) -> None:
 
 
 def check_whole(stream: Stream, who: Principal, what: str) -> None:
-    """For what can only be told of a stream as a whole."""
+    """For what is only known of a stream as a whole."""
     if shares(stream, who):
         raise ForbiddenError(
             f"{what} of {stream.name} are about all its tenants, and the token is that of one",

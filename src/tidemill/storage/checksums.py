@@ -1,8 +1,8 @@
-"""Checksums of files that are not Parquet: a trailer behind the content, with a CRC-32 of each block of it.
+"""Checksums of files that are not Parquet: a trailer after the content, with a CRC-32 of each block.
 
-A file that does not match is never handed on: reading it raises DamageError, which names the file relative to
-the warehouse. Files that earlier versions wrote without a checksum are read as before, and get one when they
-are written the next time. What a file holds is for its owner to say; logs have chains (`storage.log_chain`).
+Reading a file that does not match raises DamageError, which names the file relative to the warehouse. Files
+that earlier versions wrote without checksums are read as before, and get some when they are next written.
+Logs have chains instead (`storage.log_chain`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tidemill.model.errors import DamageError
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.files import attempt, disk_error, storage_errors
 from tidemill.storage.layout import relative_name
 
 MAGIC: Final = b"TIDECRC1"  # the last bytes of a file that carries checksums
 ARROW_END: Final = b"ARROW1"  # the last bytes of an Arrow file that an earlier version wrote
 BLOCK: Final = 1 << 16  # bytes of content that share a checksum
-KNOWN_FILES: Final = 1 << 16  # that a process remembers to have checked
+KNOWN_FILES: Final = 1 << 16  # files that a process remembers as checked
 _END: Final = struct.Struct("<IQ8s")  # the checksum of the trailer, the length of the content, the magic
 _LENGTH: Final = struct.Struct("<Q")
 
@@ -37,7 +38,7 @@ _LENGTH: Final = struct.Struct("<Q")
 
 @contextmanager
 def opening(path: Path) -> Iterator[None]:
-    """Inside it an OSError becomes a StorageError, but FileNotFoundError, which says that a file is gone."""
+    """Turns OSErrors into StorageErrors, except for FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -69,13 +70,13 @@ def write_arrow(path: Path, table: pa.Table) -> None:
 
 
 def read_arrow(path: Path | str) -> pa.Table:
-    """A table that `write_arrow` wrote, memory-mapped: columns that are not looked at are not copied. The
-    checksums of a file are checked once in each process; FileNotFoundError when it is not there."""
-    path = Path(path)
+    """A table that `write_arrow` wrote, memory-mapped: columns that are not used are not read. Checksums are
+    checked once in each process; FileNotFoundError if the file does not exist."""
+    path = warehouse_path(path)
     found = _content(path)
     try:
         table = ipc.open_file(pa.BufferReader(found.buffer)).read_all()
-        if not found.checked:  # by an earlier version: nothing else says that its offsets lie inside it
+        if not found.checked:  # by an earlier version: nothing else shows that its offsets lie inside it
             table.validate(full=True)
             _remember(path, found.stamp, found.buffer.size)
     except (pa.ArrowInvalid, OSError) as error:
@@ -85,7 +86,7 @@ def read_arrow(path: Path | str) -> pa.Table:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether the file is there and can be read; the answer for a file that is whole is kept."""
+    """Whether the file exists and can be read; a positive result is cached."""
     try:
         read_arrow(path)
     except (DamageError, FileNotFoundError):
@@ -94,9 +95,9 @@ def is_whole(path: Path) -> bool:
 
 
 def check_file(path: Path) -> bool:
-    """Read a file and hold it against its checksums, whatever is known of it; False: it has none. DamageError
-    when it does not match, FileNotFoundError when it is not there."""
-    _checked.pop(path, None)  # whoever reads it next looks again
+    """Read a file and compare it with its checksums, ignoring the cache; False: it has none. DamageError if
+    it does not match, FileNotFoundError if it does not exist."""
+    _checked.pop(path, None)  # the next reader checks again
     with opening(path), path.open("rb") as file:
         mapped = _mapped(file, path)
     trailer = _trailer(mapped, path)
@@ -106,8 +107,8 @@ def check_file(path: Path) -> bool:
     return True
 
 
-_Stamp = tuple[int, int, int]  # inode, size and time of change: by what another content is told
-_checked: Final[dict[Path, tuple[_Stamp, int]]] = {}  # files that matched, and how long their content is
+_Stamp = tuple[int, int, int]  # inode, size and change time: they show whether the content changed
+_checked: Final[dict[Path, tuple[_Stamp, int]]] = {}  # files that matched, and the length of their content
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class _Trailer:
 class _Content:
     buffer: pa.Buffer
     stamp: _Stamp
-    checked: bool  # False: there was nothing to hold it against
+    checked: bool  # False: it has no checksums
 
 
 class _Summing:
@@ -161,7 +162,7 @@ class _Summing:
         self._file.flush()
 
     def close(self) -> None:
-        """The trailer is still to come."""
+        """Ends the content; the trailer follows."""
 
     def trailer(self) -> bytes:
         sums = [*self._sums, self._sum] if self._filled else self._sums
@@ -174,7 +175,7 @@ def _trailer_bytes(length: int, sums: Iterable[int]) -> bytes:
 
 
 def _content(path: Path) -> _Content:
-    """The content of a file, memory-mapped, once it has matched its checksums."""
+    """The content of a file, memory-mapped, after it matched its checksums."""
     with opening(path), path.open("rb") as file:
         found = os.fstat(file.fileno())
         mapped = _mapped(file, path)
@@ -204,7 +205,7 @@ def _mapped(file: BinaryIO, path: Path) -> mmap.mmap:
 
 
 def _trailer(content: mmap.mmap, path: Path) -> _Trailer | None:
-    """What the end of a file says about it; None: an earlier version wrote it."""
+    """The trailer of a file; None: an earlier version wrote it."""
     size = len(content)
     name = relative_name(path)
     if size < _END.size or content[-len(MAGIC) :] != MAGIC:

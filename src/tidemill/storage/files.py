@@ -1,4 +1,4 @@
-"""Making bytes durable, and turning what the disk says into errors that people can act on.
+"""Makes bytes durable, and turns errors of the disk into errors that users can act on.
 
 Nothing here knows about tables. No file is ever left half-written under its final name.
 """
@@ -10,13 +10,16 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidemill.model.errors import StorageError
+from tidemill.model.errors import ConflictError, StorageError
 from tidemill.storage import layout
+from tidemill.storage.bucket import BucketError
+from tidemill.storage.bucket_path import BucketPath, append_to_log, warehouse_path
 
 _HINTS: Final = {
     errno.ENOSPC: "the disk is full: free some space, then run the same again; nothing is half-written",
@@ -33,8 +36,10 @@ _HINT: Final = "check the disk and the permissions of the warehouse folder, then
 
 
 def disk_error(act: str, where: Path | str, error: Exception) -> StorageError:
-    """`error` as one that says what was being done, where, and what to do about it."""
-    # deltalake passes on what the system said only as (coloured) text
+    """`error` with what was being done, where, and what to do about it."""
+    if isinstance(error, BucketError):
+        return StorageError(str(error), hint=error.hint, where=within_warehouse(where))
+    # deltalake gives the system's message only as (coloured) text
     match = re.search(r"os error (\d+)", str(error))
     code = getattr(error, "errno", None) or (int(match.group(1)) if match else 0)
     reason = os.strerror(code) if code else " ".join(str(error).split())
@@ -43,7 +48,7 @@ def disk_error(act: str, where: Path | str, error: Exception) -> StorageError:
 
 @contextmanager
 def storage_errors(act: str, where: Path | str) -> Iterator[None]:
-    """Inside it an OSError becomes a StorageError."""
+    """Turns OSErrors into StorageErrors."""
     try:
         yield
     except OSError as error:
@@ -51,6 +56,8 @@ def storage_errors(act: str, where: Path | str) -> Iterator[None]:
 
 
 def _sync(path: Path, flags: int) -> None:
+    if isinstance(path, BucketPath) and not path.is_local:
+        return  # an object is durable when it is written, and has no folder
     with storage_errors("make durable", path):
         fd = os.open(path, flags)
         try:
@@ -60,7 +67,7 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Return once the bytes of `path` are on disk, whoever wrote them."""
+    """Return once the bytes of `path` are on disk, whichever process wrote them."""
     _sync(path, os.O_RDONLY)
 
 
@@ -71,6 +78,10 @@ def sync_folder(path: Path) -> None:
 
 def make_folder(path: Path, *, top: Path) -> None:
     """Create `path` under the existing `top`, with every new name on the way down durable."""
+    if isinstance(path, BucketPath):
+        with storage_errors("create the folder", path):
+            path.plain.mkdir(parents=True, exist_ok=True)
+        return
     if path.is_dir():
         return
     assert top in path.parents, (path, top)
@@ -81,7 +92,7 @@ def make_folder(path: Path, *, top: Path) -> None:
 
 
 def atomic_write(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """Put `content` at `path` durably; at every instant the old or the new content is there, whole."""
+    """Write `content` to `path` durably; at every instant the old or the new content is there, complete."""
     with storage_errors("write", path):
         clean_attempts(path)
         with attempt(path, mode=mode) as temporary:
@@ -93,14 +104,50 @@ def atomic_write(path: Path, content: bytes, mode: int = 0o666) -> None:
     sync_folder(path.parent)
 
 
+def append(path: Path, content: bytes, at: int, act: str = "append to the log") -> None:
+    """Append to a log that has `at` bytes, durably; what a crash left after them is cut off first. When it
+    raises, nothing was appended. In a bucket ConflictError if another writer has appended since."""
+    with storage_errors(act, path):
+        if isinstance(path, BucketPath):
+            if not append_to_log(path, content, at):
+                raise ConflictError(
+                    "another writer has appended to the log",
+                    where=within_warehouse(path),
+                    hint="nothing was written; the same can be tried again",
+                )
+            return
+        is_new = not path.exists()
+        with path.open("ab") as file:
+            os.ftruncate(file.fileno(), at)
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                os.ftruncate(file.fileno(), at)
+                raise
+    if is_new:
+        sync_folder(path.parent)
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder with everything in it, as far as it exists."""
+    if isinstance(folder, BucketPath):
+        folder.remove_tree()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 # -- temporary files
 
 
 @contextmanager
 def attempt(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
-    """An empty file beside `path` to write what it is to hold. Each attempt has a name of its own, so two at
-    once never write into one file; whoever is done gives its file the final name. It is locked meanwhile, and
-    what still has the temporary name at the end is removed. OSErrors go through."""
+    """An empty temporary file beside `path`, to be renamed to `path` by the caller once it is written. Each
+    attempt has a name of its own, so two at once never write to one file. The file is locked meanwhile, and
+    is removed at the end if it was not renamed. OSErrors go through."""
+    if isinstance(path, BucketPath):  # the folder may not be on this machine yet
+        path.plain.parent.mkdir(parents=True, exist_ok=True)
     temporary, lock = locked_file(
         lambda: path.with_name(f".{path.name}.{secrets.token_hex(8)}{layout.TEMPORARY_SUFFIX}"), mode
     )
@@ -111,19 +158,28 @@ def attempt(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
         os.close(lock)
 
 
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write to, that gets the name `path` when the block ends without an error. Nothing is synced,
+    so what is written must not have to survive a crash. OSErrors go through."""
+    with attempt(path) as temporary:
+        yield temporary
+        temporary.replace(path)
+
+
 def locked_file(name: Callable[[], Path], mode: int = 0o666) -> tuple[Path, int]:
-    """A new file, and the descriptor that keeps it locked: the lock, not a name or a clock, says whether its
+    """A new file, and the descriptor that keeps it locked: the lock, not a name or a clock, shows whether its
     writer lives."""
     while True:
         path = name()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         if lock_now(descriptor) is not False and path.exists():
             return path, descriptor
-        os.close(descriptor)  # whoever cleans up came between: it is gone
+        os.close(descriptor)  # a clean-up removed it in between
 
 
 def lock_now(descriptor: int) -> bool | None:
-    """Whether we have the lock now; None where the file system knows no locks."""
+    """Whether we have the lock now; None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -134,8 +190,8 @@ def lock_now(descriptor: int) -> bool | None:
 
 
 def remove_dead(paths: Iterable[Path]) -> int:
-    """Remove those of the files whose writers are dead; how many. Those being written are locked and stay, so
-    this may run at any time."""
+    """Remove the files whose writers are dead; how many. Files being written are locked and stay, so this may
+    run at any time."""
     removed = 0
     for path in paths:
         try:
@@ -152,17 +208,21 @@ def remove_dead(paths: Iterable[Path]) -> int:
 
 
 def clean_attempts(path: Path) -> None:
-    """What dead processes left of attempts at this file."""
-    if path.parent.is_dir():
+    """Remove what dead processes left of attempts at this file."""
+    folder = path.plain.parent if isinstance(path, BucketPath) else path.parent
+    if folder.is_dir():
         begins, ends = f".{path.name}.", layout.TEMPORARY_SUFFIX
-        others = list(path.parent.iterdir())
+        others = list(folder.iterdir())
         remove_dead(one for one in others if one.name.startswith(begins) and one.name.endswith(ends))
 
 
 def within_warehouse(path: Path | str) -> str:
-    """A path relative to the warehouse it is in, as people read it; as it is when it is in none."""
-    found = Path(path).absolute()
+    """A path relative to its warehouse, for messages; unchanged if it is in none."""
+    found = warehouse_path(path)
+    if isinstance(found, BucketPath):
+        return found.key
+    found = found.absolute()
     for folder in found.parents:
-        if layout.tick_lock(folder).exists():  # no stream and no window has such a name
+        if layout.tick_lock(folder).exists():  # no stream or window can have such a name
             return found.relative_to(folder).as_posix()
     return str(path)

@@ -1,8 +1,8 @@
-"""Every path of a warehouse: the tree that docs/architecture.md shows under "On disk", as functions.
+"""Every path of a warehouse, as functions: the tree that docs/architecture.md shows under "On disk".
 
-What earlier versions wrote must be found under these names, so they change only together with code that
-moves the files. Nothing here touches the disk. Names of streams and windows were checked when the project
-was loaded; whoever takes one from elsewhere checks it first (`model.names.safe_name`).
+What earlier versions wrote must be found under these names, so they change only together with code that moves
+the files. Nothing here touches the disk. Names of streams and windows were checked when the project was
+loaded; a name from elsewhere must be checked first (`model.names.safe_name`).
 """
 
 from __future__ import annotations
@@ -10,25 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from tidemill.model.names import safe_name
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant, to_datetime
 from tidemill.model.windows import AGGREGATION, WindowKey
 
 TableKind = Literal["raw", "quarantine", "rollups", "index", "chains"]
-TABLES_BY_THEMSELVES: Final[tuple[TableKind, ...]] = ("index", "chains")
-"""Tables whose versions no commit of raw or rollups names: the state takes them as they are."""
 
-# Suffixes and fixed names of files; the folder decides what a file is, the suffix which of its kinds.
+# Suffixes and fixed names of files; the folder says what a file is, the suffix of which kind.
 RUN_SUFFIX: Final = ".run"  # gate/: accepted ids
 KEYS_SUFFIX: Final = ".keys"  # sealed/: ids of events that have expired
 OBSERVATIONS_SUFFIX: Final = ".trail"  # trails/: observations of objects
 ADMITTED_SUFFIX: Final = ".roster"  # trails/: the keys that a limited metric admitted
 TEMPORARY_SUFFIX: Final = ".tmp"  # anywhere: a file that is being written
-NOTE_SUFFIX: Final = ".note"  # slices/.inflight/: a landing under way
-OPEN_ROWS_SUFFIX: Final = ".arrow"  # windows/<stream>/<window>/_open/: rows of windows that are open
-OPEN_SUMS_SUFFIX: Final = ".open"  # there too: what open sessions came to
+NOTE_SUFFIX: Final = ".note"  # slices/.inflight/: a landing in progress
+OPEN_ROWS_SUFFIX: Final = ".arrow"  # windows/<stream>/<window>/_open/: rows of open windows
+OPEN_SUMS_SUFFIX: Final = ".open"  # there too: aggregates of open sessions so far
 SLICES: Final = "slices"
 LANDINGS: Final = "landings.ndjson"
 RETRACTIONS: Final = "retractions.ndjson"
@@ -48,7 +46,16 @@ _GONE_SUFFIX: Final = ".gone"
 _SEGMENT: Final = re.compile(r"([0-9]{8,})\.wal")
 _HISTORY_LOG: Final = "trails.log"
 _EMPTY_LOG: Final = "windows.ndjson"
-# How many parts the name of a file has that is under a folder for its kind and one for its stream.
+# In a bucket: what stays on the disk of a machine, logs that are appended to, and objects that are replaced
+# by others of the same name. Every other file is written once.
+OF_A_MACHINE: Final = frozenset({"wal", _STAGING, "_packing"})
+IN_NO_BUCKET: Final = frozenset({"wal"})  # of these; the others are, where tasks run on other machines
+STATE_FILES: Final = _STATE
+APPENDED: Final = frozenset(
+    {LANDINGS, RETRACTIONS, EXPIRIES, DECLARATIONS, GATEWAYS, _HISTORY_LOG, _EMPTY_LOG}
+)
+REPLACED: Final = ("compressed.json", "tokens.json", "_last_checkpoint", ADMITTED_SUFFIX, ".key")
+# How many components the relative path of a file has, under a folder for its kind and one for its stream.
 _DEPTH: Final = {
     RUN_SUFFIX: 3, KEYS_SUFFIX: 3, OBSERVATIONS_SUFFIX: 3, ADMITTED_SUFFIX: 3, _HISTORY_LOG: 3, _EMPTY_LOG: 4
 }  # fmt: skip
@@ -63,12 +70,33 @@ def state(warehouse: Path) -> Path:
 
 
 def fresh_state(warehouse: Path) -> Path:
-    """Filled beside the state in use, then put in its place."""
+    """A new state, which then replaces the one in use."""
     return warehouse / f"{_STATE}.new"
 
 
+def identity(warehouse: Path) -> Path:
+    """A name that the warehouse keeps wherever it is mounted: its state on a server is found by it."""
+    return warehouse / "warehouse.id"
+
+
+def state_owner(warehouse: Path) -> Path:
+    """Which state a warehouse in a bucket has: a file on one machine, or a schema of a server."""
+    return warehouse / "state.owner"
+
+
+def state_name(warehouse: Path) -> Path:
+    """The name of the state in a file on this machine."""
+    return warehouse / f"{_STATE}.name"
+
+
+def machine(warehouse: Path) -> Path:
+    """The name of this machine among those that share a warehouse in a bucket."""
+    return warehouse / ".machine"
+
+
 def tick_lock(warehouse: Path) -> Path:
-    """Held by the one process that works on the warehouse."""
+    """Shared by the processes of a machine that do rounds, and held alone by what works on the whole
+    warehouse."""
     return warehouse / ".tick.lock"
 
 
@@ -77,7 +105,7 @@ def tokens(warehouse: Path) -> Path:
 
 
 def seal_key(warehouse: Path) -> Path:
-    """The key of cursors that tenants hand back and cannot read."""
+    """The key that encrypts cursors for tenants."""
     return warehouse / "access" / "seal.key"
 
 
@@ -114,7 +142,7 @@ def is_orphan(path: Path) -> bool:
 
 
 def landing_notes(warehouse: Path) -> Path:
-    """Notes about landings under way."""
+    """Notes about landings in progress."""
     return slices(warehouse) / ".inflight"
 
 
@@ -128,13 +156,23 @@ def slice_log_copy(warehouse: Path, name: str) -> Path:
     return warehouse / "_log_copies" / name
 
 
+def compressed_slices(warehouse: Path) -> Path:
+    """Up to which slice of each stream files were compressed."""
+    return slices(warehouse) / "compressed.json"
+
+
 def slice_log_lock(warehouse: Path, name: str) -> Path:
     return slices(warehouse) / f".{name}.lock"
 
 
-def builders(warehouse: Path) -> Path:
-    """A file for each process that builds datasets, locked while it lives."""
-    return warehouse / ".builders"
+def holders(warehouse: Path) -> Path:
+    """A file for each holder of leases, locked while its process lives."""
+    return warehouse / ".holders"
+
+
+def sessions(warehouse: Path) -> Path:
+    """A file for each process with a Spark session, locked while it lives."""
+    return warehouse / ".sessions"
 
 
 # -- the logs of gateways
@@ -149,7 +187,7 @@ def is_gateway_log(folder: Path) -> bool:
 
 
 def removed_gateway_log(folder: Path) -> Path:
-    """The name of the log of a gateway once it counts no more."""
+    """The name of a gateway's log that is being removed."""
     return folder.with_name(f"{folder.name}{_GONE_SUFFIX}")
 
 
@@ -162,7 +200,7 @@ def gateway_segment(folder: Path, number: int) -> Path:
 
 
 def gateway_segment_number(path: Path) -> int | None:
-    """Of a segment of a gateway's log; None of any other file."""
+    """The number of a segment of a gateway's log; None for any other file."""
     found = _SEGMENT.fullmatch(path.name)
     return int(found[1]) if found else None
 
@@ -173,7 +211,7 @@ def gateway_segments(folder: Path) -> Path:
 
 
 def gateway_log_end(folder: Path) -> Path:
-    """How far a gateway's log goes."""
+    """Where a gateway's log ends."""
     return folder / "end"
 
 
@@ -205,6 +243,12 @@ def table(warehouse: Path, kind: TableKind, stream: str) -> Path:
 
 def raw(warehouse: Path, stream: str) -> Path:
     return table(warehouse, "raw", stream)
+
+
+def streams_with_raw(warehouse: Path) -> list[str]:
+    """The streams that something was accepted of, whether they are declared or not."""
+    folder = raw(warehouse, "any").parent
+    return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
 
 
 def quarantine(warehouse: Path, stream: str) -> Path:
@@ -239,20 +283,29 @@ def results_location(stream: str, window: str) -> str:
 
 
 def is_open_rows(file: Path) -> bool:
-    """Whether a file holds rows of windows that are open, by its path in the warehouse."""
+    """Whether a file holds rows of open windows, by its path in the warehouse."""
     return file.parts[0] == _WINDOWS and file.parent.name == open_rows(Path()).name
 
 
 def open_rows(results_table: Path) -> Path:
-    """Rows of windows that are open, beside the results; readers of the table skip the folder."""
+    """Rows of open windows, beside the results; readers of the table skip the folder."""
     return results_table / _OPEN
+
+
+def tables_of(warehouse: Path, stream: str) -> list[Path]:
+    """The folders of all tables of a stream that there are."""
+    kinds: tuple[TableKind, ...] = get_args(TableKind)
+    results_tables = results_of(warehouse, stream)
+    found = [table(warehouse, kind, stream) for kind in kinds]
+    found += sorted(results_tables.iterdir()) if results_tables.is_dir() else []
+    return [folder for folder in found if table_log(folder).is_dir()]
 
 
 # -- in the folder of a table
 
 
 def in_table(table_root: Path, warehouse: Path, files: Collection[str]) -> frozenset[str]:
-    """Of files of the warehouse, the paths in a table of those that are in its folder."""
+    """The paths in a table of those files of the warehouse that are in its folder."""
     folder = table_root.relative_to(warehouse).as_posix() + "/"
     return frozenset(file.removeprefix(folder) for file in files if file.startswith(folder))
 
@@ -305,7 +358,7 @@ def state_history(warehouse: Path, stream: str) -> Path:
 
 
 def state_history_log(folder: Path) -> Path:
-    """Says which of the files of observations count."""
+    """Lists the current files of observations."""
     return folder / _HISTORY_LOG
 
 
@@ -343,18 +396,18 @@ def dataset_name(revision: int) -> str:
 
 
 def dataset_revision(name: str) -> int | None:
-    """Of a file in the folder of a window; None when it is no dataset."""
+    """The revision of a file in the folder of a window; None if it is not a dataset."""
     found = _REVISION.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def dataset_staging(warehouse: Path, stream: str) -> Path:
-    """Datasets of a stream that have no name yet."""
+    """Datasets of a stream that are being written."""
     return warehouse / _DATASETS / stream / _STAGING
 
 
 def empty_datasets(warehouse: Path, stream: str) -> Path:
-    """The log of the datasets without rows, and the files that stand for them."""
+    """The log of the datasets without rows, and their shared files."""
     return warehouse / _DATASETS / stream / _EMPTY
 
 
@@ -371,5 +424,5 @@ def empty_dataset(folder: Path, name: str) -> Path:
 
 
 def is_empty_dataset(file: str) -> bool:
-    """Whether a file stands for all datasets without rows of one declaration."""
+    """Whether a file is the shared one of all datasets without rows of a declaration."""
     return Path(file).parent.name == _EMPTY

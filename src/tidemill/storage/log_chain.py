@@ -1,8 +1,8 @@
-"""Chains through logs of JSON lines: each line carries a checksum of itself and of all lines before it, so
-that one that was changed, removed or moved is found.
+"""Chains through logs of JSON lines: each line has a checksum of itself and of all lines before it, so that a
+changed, removed or moved line is found.
 
-What the state remembers of a log, its head, tells when lines are missing at its end. Lines that earlier
-versions wrote have no checksum: they come first, and the first one that has covers them all.
+The state records the head of a log, which shows whether lines are missing at its end. Lines of earlier
+versions have no checksum: they come first, and the first line with one covers them all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EMPTY_LOG: Final = LogHead(0, "")
 
 
 def chained(head: LogHead, body: bytes) -> tuple[bytes, LogHead]:
-    """A line (a JSON object, as text) as it is to be appended to a log, and the head of the log then."""
+    """A line (a JSON object, as text) as it is appended to a log, and the new head of the log."""
     after = _after(head, body)
     return body[:-1] + f',"chain":"{after.lines}:{after.chain}"}}\n'.encode(), after
 
@@ -44,13 +44,13 @@ def chained_all(head: LogHead, bodies: Iterable[bytes]) -> tuple[bytes, LogHead]
 
 
 def head_at(line: bytes) -> LogHead | None:
-    """The head of the log up to this line, as the line says it; None: it has no checksum."""
+    """The head of the log up to this line, as recorded in it; None: it has no checksum."""
     found = _CHAINED.fullmatch(line.rstrip(b"\n"))
     return None if found is None else LogHead(int(found[2]), found[3].decode())
 
 
 def follows(head: LogHead, line: bytes) -> bool:
-    """Whether this is the line that was appended to a log with this head."""
+    """Whether this line was appended to a log with this head."""
     found = _CHAINED.fullmatch(line.rstrip(b"\n"))
     return found is not None and _after(head, found[1] + b"}") == head_at(line)
 
@@ -65,7 +65,7 @@ class ChainReader:
 
     @property
     def head(self) -> LogHead:
-        """Of the lines so far."""
+        """The head of the lines so far."""
         if self._head is not None:
             return self._head
         return LogHead(self._lines, self._before.hexdigest()[:_LENGTH]) if self._lines else EMPTY_LOG
@@ -76,7 +76,7 @@ class ChainReader:
         return self._head is not None
 
     def read(self, line: bytes) -> bool:
-        """The next line, with its end; whether it is the one that was written there."""
+        """Read the next line, with its line end; whether it is the one that was written there."""
         if head_at(line) is None and self._head is None:
             self._before.update(line)
             self._lines += 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import StorageError
+from tidemill.storage.bucket_path import forget_copy
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ def check_files(files: Iterable[StoredFile], tally: ScrubTally, after: str = "")
 def _damage(of: StoredFile, tally: ScrubTally) -> Damage | None:
     tally.files += 1
     try:
+        forget_copy(of.path)
         tally.bytes += of.path.stat().st_size
         tally.unchecked += not of.check(of.path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Tables as files of a format that others ask for: Parquet, Arrow or CSV.
+"""Writes tables as Parquet, Arrow or CSV files for others.
 
 Batches are written as they come, a few of them in memory at a time. Numbers are exact; instants are RFC 3339.
 """
@@ -67,8 +67,8 @@ def arrow_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
 
 @contextmanager
 def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
-    """Instants as RFC 3339, in UTC or with the offset of the column's zone. Text stands in quotes, so that an
-    empty one is told from none."""
+    """Instants are RFC 3339, in UTC or with the offset of the column's zone. Strings are quoted, so that an
+    empty one differs from null."""
     _refuse_intervals(schema, "CSV")
     for field in schema:
         if pa.types.is_nested(field.type):
@@ -108,7 +108,8 @@ WRITERS: Final[dict[str, Writer]] = {"parquet": parquet_file, "arrow": arrow_fil
 
 @contextmanager
 def whole_file(target: Path) -> Iterator[Path]:
-    """A path to write to; the target appears, durable, when the block ends well, and not at all otherwise."""
+    """A path to write to; the target appears, durably, if the block ends without an error, and not at all
+    otherwise."""
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors("write", target):
         try:
@@ -122,12 +123,12 @@ def whole_file(target: Path) -> Iterator[Path]:
 
 
 def write_table(table: pa.Table, target: Path | None, to: str) -> None:
-    """A whole table as `to`; None: to standard output."""
+    """Write a whole table as `to`; None: to standard output."""
     write_batches(table.to_batches(), table.schema, target, to)
 
 
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path | None, to: str) -> None:
-    """Batches as `to`, as they come; None: to standard output."""
+    """Write batches as `to`, as they come; None: to standard output."""
     if target is None:
         for piece in written_pieces(batches, schema, to):
             sys.stdout.buffer.write(piece)
@@ -138,7 +139,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: 
 
 
 def written_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, to: str) -> Iterator[bytes]:
-    """A file of the format `to`, piece by piece, nowhere as a whole."""
+    """A file of the format `to`, piece by piece, never as a whole."""
     sink = _Pieces()
     with WRITERS[to](sink, schema) as write:
         for batch in batches:
@@ -150,7 +151,7 @@ def written_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, to: str
 
 
 class _Pieces(RawIOBase):
-    """What a writer writes, to be taken piece by piece."""
+    """Collects what a writer writes, to be taken piece by piece."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The public test kit: clocks set by hand, a seeded feed, and the rules of streaming windows row by row.
+"""The public test kit: clocks set by hand, a seeded feed, and reference results of streaming windows.
 
 It never imports the engine. The feed is in `tidemill.testing.feed`, which needs numpy.
 """

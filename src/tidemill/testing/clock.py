@@ -1,4 +1,4 @@
-"""Clocks that move, or step, only when a test says so. They never read the wall clock."""
+"""Clocks that tests set by hand. They never read the wall clock, except where a test asks for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.model.time import format_duration, format_instant, parse_duration
 
 
 class FakeClock:
-    """Call it for the instant it shows, in microseconds. `monotonic` is what waits go by."""
+    """A clock to call for the current instant in microseconds. `monotonic` is for timeouts."""
 
     def __init__(self, start: int) -> None:
         self._now = self._timer = start
@@ -18,11 +18,11 @@ class FakeClock:
         return self._now
 
     def monotonic(self) -> int:
-        """Moves on with the clock, and never goes back."""
+        """Advances with the clock, and never goes back."""
         return self._timer
 
     def advance(self, duration: int | str) -> int:
-        """Move on by microseconds, or by a duration such as `5s`; returns the new instant."""
+        """Advance by microseconds, or by a duration such as `5s`; returns the new instant."""
         step = _micros(duration)
         if step < 0:
             raise InputError(
@@ -33,12 +33,12 @@ class FakeClock:
         return self._now
 
     def set(self, instant: int) -> None:
-        """Show `instant`, be it earlier or later: if it is later, that much time has passed."""
+        """Show `instant`; if it is later than now, that much time passes."""
         self._timer += max(0, instant - self._now)
         self._now = instant
 
     def step(self, duration: int | str) -> int:
-        """Put the clock forward by so much (`1h`), or back (`-1h`): no time passes."""
+        """Put the clock forward (`1h`) or back (`-1h`); no time passes."""
         self._now += _micros(duration)
         return self._now
 
@@ -47,8 +47,8 @@ class FakeClock:
 
 
 class SteppableClock:
-    """A wall clock that goes by itself, as `monotonic` (microseconds) does, and that a test can put forward
-    and back: for what runs in threads and really waits."""
+    """A wall clock that runs by itself, as `monotonic` (microseconds) does, and that a test can put forward
+    and back: for code that runs in threads and really waits."""
 
     def __init__(self, start: int, monotonic: Callable[[], int]) -> None:
         self._start = start - monotonic()
@@ -58,7 +58,7 @@ class SteppableClock:
         return self._start + self.monotonic()
 
     def step(self, duration: int | str) -> int:
-        """Put the clock forward by so much (`1h`), or back (`-1h`); returns what it shows."""
+        """Put the clock forward (`1h`) or back (`-1h`); returns what it shows."""
         self._start += _micros(duration)
         return self()
 

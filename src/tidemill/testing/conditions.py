@@ -1,7 +1,6 @@
-"""What a condition must come to for one record, said as simply as it can be: a loop over its values.
+"""The truth of a condition for one record, computed as simply as possible: a loop over its values.
 
-It shares the types of a condition with the product and none of its rules; where the two differ, one of them
-is wrong.
+It shares only the types of conditions with the product, none of its code; if the two differ, one is wrong.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ RecordValue = str | bool | int | float | Decimal | Fraction | None
 def condition_is(
     condition: Condition, value_of: Callable[[str], RecordValue | list[RecordValue]]
 ) -> bool | None:
-    """True, False, or None when a missing value decides, as in SQL. `value_of` returns the value of a field,
-    None when it is missing; of a list, its values."""
+    """True, False, or None if a missing value decides, as in SQL. `value_of` returns the value of a field,
+    None if it is missing, and the values of a list."""
     if isinstance(condition, Not):
         inner = condition_is(condition.term, value_of)
         return None if inner is None else not inner

@@ -1,7 +1,8 @@
-"""A seeded feed of web requests as NDJSON slices, fast enough for benchmarks, with its truth in a manifest.
+"""A seeded feed of web requests as NDJSON slices, fast enough for benchmarks, with the expected totals in a
+manifest.
 
-The same arguments always give the same bytes. It never runs the rules: the truth is known because each
-record is made to be accepted, replayed, contradicted or broken.
+Equal arguments always give equal bytes. The rules of the product are not run: the outcome of each record is
+known because it is made to be accepted, replayed, contradicted or broken.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ USER_AGENTS: Final = (
 )
 _REGION_WEIGHTS = (0.5, 0.3, 0.15, 0.05)
 _STATUS_WEIGHTS = (0.85, 0.05, 0.05, 0.02, 0.03)
-LATE_TOLERANCE: Final = 2 * SECOND  # of the stream that the feed fits; later events count as late
+LATE_TOLERANCE: Final = 2 * SECOND  # of the stream that the feed is made for; later events count as late
 _FAR_FUTURE_MS = parse_instant("3000-01-01T00:00:00Z") // MILLISECOND
 _FRACTIONS = tuple(f"{i:03d}" for i in range(1000))
 _ID_END = len('{"event_id":"') + 32 + len('",')
@@ -51,17 +52,17 @@ Sums = dict[str, tuple[int, int]]  # accepted events, sum of latency_ms in thous
 
 @dataclass(frozen=True, slots=True)
 class SliceTruth:
-    """One slice file and what must become of its records when slices land in the manifest's order."""
+    """A slice file and the outcomes of its records if slices land in the order of the manifest."""
 
     file: str
     arrival: int
     counts: Counts
-    watermark: int | None  # met by its records
+    watermark: int | None  # that its records meet
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The truth about a feed: its slices in landing order, and exact totals of what is accepted."""
+    """The expected outcome of a feed: its slices in landing order, and exact totals of accepted events."""
 
     seed: int
     slices: tuple[SliceTruth, ...] = ()
@@ -102,8 +103,9 @@ class _Events:
 class RequestFeed:
     """`events` records in `slices` files of web requests, as JSON lines.
 
-    Rates are shares of all records. `disorder` is how far event time may lag behind the order of the
-    file; with `shuffled`, whole slices land out of order too."""
+    Rates are shares of all records. `disorder` is how far event time may lag behind the order of the file;
+    with `shuffled`, whole slices land out of order too.
+    """
 
     seed: int
     events: int
@@ -139,7 +141,7 @@ class RequestFeed:
         return range(align(self.start, HOUR), self.start + self.span, HOUR)
 
     def write(self, folder: Path, progress: Callable[[SliceTruth], None] | None = None) -> Manifest:
-        """Write the slices and `manifest.json` into `folder`; `progress` hears of each slice."""
+        """Write the slices and `manifest.json` into `folder`; `progress` is called for each slice."""
         folder.mkdir(parents=True, exist_ok=True)
         order = list(range(self.slices))
         if self.shuffled:
@@ -153,7 +155,7 @@ class RequestFeed:
         return manifest
 
     def late_slice(self, folder: Path, events: int, hours: Iterable[int], after: Manifest) -> Manifest:
-        """One more slice of new events spread over old `hours` (their starts); the longer manifest."""
+        """Write one more slice of new events in old `hours` (their starts); returns the longer manifest."""
         starts = np.array(sorted(hours), dtype=np.int64) // MILLISECOND
         if not len(starts) or events < 1:
             raise InputError("a late slice needs events and hours", hint="take some of feed.hours()")
@@ -169,12 +171,12 @@ class RequestFeed:
     def _write_chunk(
         self, folder: Path, chunk: int, manifest: Manifest, earlier: list[list[str]]
     ) -> Manifest:
-        """The records of one chunk of event time; `earlier` holds samples of what has landed before."""
+        """The records of one chunk of event time; `earlier` holds samples of what landed before."""
         rng = np.random.default_rng([self.seed, 3, chunk])
         first, end = (self.events * i // self.slices for i in (chunk, chunk + 1))
         extras = rng.binomial(end - first, (self.replays, self.conflicts, self.bad))
         replays, conflicts, bad = (int(n) for n in extras)
-        spare = max(end - first - 1, 0)  # whatever the dice say, one record is new
+        spare = max(end - first - 1, 0)  # so that at least one record is new
         replays = min(replays, spare)
         conflicts = min(conflicts, spare - replays)
         bad = min(bad, spare - replays - conflicts)
@@ -192,7 +194,7 @@ class RequestFeed:
             rejects[reason.value] += 1
             positions.append(int(rng.integers(len(fresh.lines))))
             lines.append(spoil(line, int(rng.integers(1 << 30))))
-        # stable, so what was added at a position comes after the new event there
+        # stable, so that what was added at a position comes after the new event there
         order = np.argsort(np.array(positions), kind="stable").tolist()
 
         kept = min(len(fresh.lines), max(16, replays + conflicts))
@@ -207,7 +209,7 @@ class RequestFeed:
         return self._finish(folder, file, arrival, fresh, [lines[i] for i in order], extra, manifest)
 
     def _times(self, rng: np.random.Generator, chunk: int, count: int) -> Ints:
-        """Event times of `count` records evenly sent over the chunk, each up to `disorder` ago."""
+        """Event times of `count` records sent evenly over the chunk, each up to `disorder` ago."""
         begin, end = (self.start + self.span * i // self.slices for i in (chunk, chunk + 1))
         sent = np.linspace(begin, end, count, endpoint=False).astype(np.int64)
         delay = rng.integers(0, max(self.disorder, 1), count)
@@ -246,7 +248,7 @@ class RequestFeed:
         extra: Counts,
         manifest: Manifest,
     ) -> Manifest:
-        """Write one slice and add its truth."""
+        """Write one slice and add its expected outcome."""
         data = "\n".join(lines) + "\n"
         (folder / file).write_bytes(data.encode("utf-8", "surrogateescape"))
         ts = fresh.ts_ms * MILLISECOND
@@ -265,7 +267,7 @@ class RequestFeed:
 
 
 def _pick(rng: np.random.Generator, lines: list[str], earlier: list[list[str]]) -> tuple[int, str]:
-    """An original, and a place in this slice that comes after it: half from here, half from before."""
+    """An original, and a position in this slice after it: half from this slice, half from earlier ones."""
     position, choice = int(rng.integers(len(lines))), int(rng.integers(1 << 30))
     if not earlier or choice % 2:
         return position, lines[choice // 2 % (position + 1)]
@@ -274,7 +276,8 @@ def _pick(rng: np.random.Generator, lines: list[str], earlier: list[list[str]]) 
 
 
 def _replayed(line: str, dice: int) -> str:
-    """The same event again: two of three byte for byte, else with another order, spacing and numbers."""
+    """The same event again: two of three byte for byte, the others with another order, spacing and
+    numbers."""
     if dice % 3:
         return line
     pieces = [piece if piece.startswith('"') else f'"{piece}' for piece in line[1:-1].split(',"')]
@@ -300,7 +303,7 @@ def _contradicted(line: str, dice: int) -> str:
 
 
 def _around(line: str, name: str) -> tuple[str, str, str]:
-    """What stands before, in and after the number of a field."""
+    """The text before, in and after the number of a field."""
     head, key, rest = line.partition(f'"{name}":')
     value, comma, tail = rest.partition(",")
     return head + key, value, comma + tail
@@ -330,7 +333,7 @@ def _far_future(line: str, dice: int) -> str:
 
 
 def _invalid_utf8(line: str, dice: int) -> str:
-    return line.replace('"user_agent":"', '"user_agent":"\udcff\udcfe')  # bytes FF FE once written
+    return line.replace('"user_agent":"', '"user_agent":"\udcff\udcfe')  # written as the bytes FF FE
 
 
 def _without_id(line: str, dice: int) -> str:
@@ -362,7 +365,7 @@ def _plus(a: Counts, b: Counts) -> Counts:
 
 
 def _sums(old: Sums, keys: Ints, latency: Ints, names: Sequence[str] | None = None) -> Sums:
-    """`old` and, added to it, events and exact latency by key."""
+    """`old` plus events and exact latency by key."""
     found, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     sums = np.zeros(len(found), dtype=np.int64)
     np.add.at(sums, inverse, latency)
@@ -375,7 +378,7 @@ def _sums(old: Sums, keys: Ints, latency: Ints, names: Sequence[str] | None = No
 
 
 def _kinds() -> tuple[list[str], NDArray[np.float64]]:
-    """Every combination of the dimensions, ready to be written, and how likely it is."""
+    """Every combination of the dimensions, ready to write, and its probability."""
     api_weights = 1 / np.arange(1, len(APIS) + 1)
     weights = np.einsum("i,j,k->ijk", api_weights / api_weights.sum(), _REGION_WEIGHTS, _STATUS_WEIGHTS)
     kinds = [

@@ -1,7 +1,6 @@
-"""The results of streaming windows, computed as simply as possible: all rows at once, every window again.
+"""Results of streaming windows, computed as simply as possible: from all rows, every window again.
 
-It never imports the engine and shares no rule with it, only the types in which both are asked and answer;
-where the two differ, one of them is wrong.
+It never imports the engine and shares only types with it; if the two differ, one is wrong.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from tidemill.testing.conditions import RecordValue, condition_is
 
 
 class StreamingRow(NamedTuple):
-    """An accepted row. `met` is the watermark of the stream when its slice came, None when there was none (or
-    time is processing time); decimals are integers times ten to their scale."""
+    """An accepted row. `met` is the watermark of the stream when its slice arrived, None if there was none
+    (or time is processing time); decimals are unscaled integers."""
 
     tenant: str
     time: int
-    seq: int  # place of its slice in the ledger
+    seq: int  # offset of its slice in the ledger
     line: int
     slice: str  # name of its slice
     size: int = 0  # of its payload, in bytes
@@ -42,7 +41,7 @@ class StreamingSlice(NamedTuple):
 
 
 class _Positioned(NamedTuple):
-    """A row at the instant that it counts at."""
+    """A row at the instant at which it counts."""
 
     at: int
     row: StreamingRow
@@ -58,8 +57,8 @@ class _Window(NamedTuple):
 
 
 class StreamingOracle:
-    """Which results of a declared window must stand. Rows are given in ledger order, or in any other: their
-    places tell how they count. `scales` are those of decimal fields."""
+    """The expected results of a declared window. Rows may be given in any order: their offsets say how they
+    count. `scales` are those of decimal fields."""
 
     def __init__(self, spec: WindowSpec, scales: Mapping[str, int] | None = None) -> None:
         self.spec = spec
@@ -68,8 +67,8 @@ class StreamingOracle:
     def standing(
         self, rows: Iterable[StreamingRow], watermark: int | None, *, flush: bool = False
     ) -> list[WindowResult]:
-        """Results of all windows that are closed at this watermark, by start, tenant, ordinal (of windows
-        of one key that start at the same instant) and group, nulls first. With `flush` all windows are."""
+        """Results of all windows that are closed at this watermark (with `flush`, of all windows), by start,
+        tenant, ordinal (among windows of one key that start at the same instant) and group, nulls first."""
         return [result for _, result in self.numbered(rows, watermark, flush=flush)]
 
     def numbered(
@@ -84,9 +83,9 @@ class StreamingOracle:
     def complete(
         self, rows: Iterable[StreamingRow], built: Mapping[Interval, frozenset[str]]
     ) -> list[WindowResult]:
-        """Of a window that closes when it is complete: `built` are the aggregation windows of the stream that
-        are built, each with the slices (as rows name them) that it was built of. A window comes out when all
-        that it overlaps are built, and has those rows."""
+        """Results of a window that closes when it is complete: `built` are the aggregation windows of the
+        stream that are built, each with the slices (as rows name them) that it was built from. A window has a
+        result when all aggregation windows that it overlaps are built, and is made of those rows."""
         used = [
             row
             for row in rows
@@ -115,7 +114,7 @@ class StreamingOracle:
         return Fate.TOO_LATE if too_late else Fate.REEMITTED
 
     def _ends(self, time: int) -> list[int]:
-        """When the windows end that a row of this time would be in if it came alone."""
+        """The ends of the windows that a row of this time would be in if it came alone."""
         if self.spec.kind == "session":
             return [time + self.spec.gap]
         step = self.spec.size if self.spec.kind == "tumbling" else self.spec.step
@@ -123,7 +122,8 @@ class StreamingOracle:
         return [start + self.spec.size for start in starts]
 
     def _is_counted(self, row: StreamingRow, end: int) -> bool:
-        """By window: whether one that ends then was open, or may come out again, when the row came."""
+        """For lateness by window: whether a window with this end was open, or may be published again, when
+        the row arrived."""
         kept = self.spec.max_lateness if self.spec.late == "reemit" else 0
         return row.met is None or end + kept > row.met
 
@@ -131,7 +131,7 @@ class StreamingOracle:
         return Counter(self.fate(row) for row in rows)
 
     def at(self, row: StreamingRow) -> int:
-        """The instant that a row counts at."""
+        """The instant at which a row counts."""
         if self.fate(row) is Fate.NEXT_WINDOW:
             assert row.met is not None
             sessions = self.spec.kind == "session" and self.spec.inclusive
@@ -235,7 +235,7 @@ class StreamingOracle:
         return sorted(found, key=_order)
 
     def _meets(self, having: DeclaredCondition, result: WindowResult, columns: Sequence[str]) -> bool:
-        """A column of the condition is an aggregate, or what results are grouped by."""
+        """Whether a result meets the condition; its columns are aggregates or groups."""
         values = dict(zip(columns, result.group, strict=True)) | dict(result.values)
         rounded = ("count", "avg", "stddev")
         scales = {each.name: each.scale for each in self.spec.aggregates if each.function not in rounded}
@@ -273,7 +273,7 @@ def _order(numbered: tuple[int, WindowResult]) -> tuple[object, ...]:
 
 
 def _covered(start: int, end: int, spans: Sequence[tuple[int, int]]) -> bool:
-    """Whether spans that do not overlap, sorted, leave nothing of [start, end) open."""
+    """Whether sorted spans that do not overlap cover all of [start, end)."""
     for a, z in spans:
         if a <= start < z:
             start = z
@@ -284,7 +284,7 @@ def _covered(start: int, end: int, spans: Sequence[tuple[int, int]]) -> bool:
 
 
 def aggregated(aggregate: Aggregate, rows: Sequence[StreamingRow]) -> Value:
-    """Of rows in the order in which they count, by exact fractions."""
+    """The aggregates of rows, in the order in which they count, by exact fractions."""
     if aggregate.function == "count":
         return len([row for row in rows if aggregate.column is None or _has(row, aggregate.column)])
     assert aggregate.column is not None
@@ -304,7 +304,7 @@ def _has(row: StreamingRow, column: str) -> bool:
 
 
 def _rank(value: Value) -> tuple[str, Fraction]:
-    """Strings by their characters, numbers by their size; an infinity beyond all of them."""
+    """The sort key of a value: strings by characters, numbers by size, infinities beyond all numbers."""
     if isinstance(value, str):
         return value, Fraction(0)
     assert value is not None
@@ -312,7 +312,7 @@ def _rank(value: Value) -> tuple[str, Fraction]:
 
 
 def _chosen(aggregate: Aggregate, count: int) -> int:
-    """Which of the sorted values: for a percentile the first one that enough of them do not exceed."""
+    """The value at a percentile of sorted values: the first that enough of them do not exceed."""
     if aggregate.function != "percentile":
         return 0 if aggregate.function == "min" else count - 1
     assert aggregate.percent is not None
@@ -348,7 +348,7 @@ def nearest(exact: Fraction) -> float:
 
 
 def nearest_root(exact: Fraction) -> float:
-    """The double nearest to the root: a guess, moved until the middles to its neighbours enclose it."""
+    """The double nearest to the square root: a guess, moved until it is nearer than its neighbours."""
     if not exact:
         return 0.0
     half = (exact.numerator.bit_length() - exact.denominator.bit_length()) // 2
@@ -365,7 +365,8 @@ def _middle_squared(one: float, other: float) -> Fraction:
 
 
 def same_results(spec: WindowSpec, some: Sequence[WindowResult], others: Sequence[WindowResult]) -> bool:
-    """Whether they are equal, one by one. Averages and deviations of floats are not promised to the bit."""
+    """Whether results are equal, one by one. Averages and deviations of floats may differ in the last
+    bits."""
     loose = {a.name for a in spec.aggregates if a.type == "float" and a.function in ("avg", "stddev")}
     if len(some) != len(others):
         return False
@@ -396,7 +397,7 @@ def _close(one: Value, other: Value) -> bool:
 
 class Met(NamedTuple):
     rows: list[StreamingRow]  # of all slices, in ledger order, each with the watermark that it met
-    watermark: int | None  # when all of them were seen, and time went on until `now`
+    watermark: int | None  # after all of them arrived, and time passed until `now`
     released_early: int  # rows that left the buffer because it was full
 
 
@@ -408,8 +409,8 @@ def meet(
     max_bytes: int | None = None,
     now: int | None = None,
 ) -> Met:
-    """Which watermark each slice met: the least of the watermarks of sources that are not idle, as it stood
-    when the slice arrived, and never less than it was. Places in the ledger and lines count from 1."""
+    """The watermark that each slice met: the minimum over the sources that were not idle when the slice
+    arrived, and never lower than before. Ledger offsets and lines count from 1."""
     rows: list[StreamingRow] = []
     watermark: int | None = None
     heard: dict[str, tuple[int, int]] = {}  # source -> (newest event time, last arrival)
@@ -424,7 +425,7 @@ def meet(
             for newest, arrival in heard.values()
             if idle_timeout is None or instant - arrival < idle_timeout or arrival == last
         ]
-        # While one is active, those that were heard of last are, too: counting them changes nothing.
+        # While one source is active, the one heard of last is too: including it changes nothing.
         return max(min(active), watermark) if watermark is not None else min(active)
 
     for seq, each in enumerate(slices, start=1):

@@ -6,6 +6,7 @@ from io import StringIO
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.server.console.conftest import browser, context  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, str]:
+def demo_run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[DemoResult, str]:
     """The result, and what was printed."""
     from rich.console import Console
 
@@ -27,10 +28,10 @@ def told(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 @pytest.fixture
-def demo(told: tuple[DemoResult, str]) -> DemoResult:
-    return told[0]
+def demo(demo_run: tuple[DemoResult, str]) -> DemoResult:
+    return demo_run[0]
 
 
 @pytest.fixture
-def printed(told: tuple[DemoResult, str]) -> str:
-    return told[1]
+def printed(demo_run: tuple[DemoResult, str]) -> str:
+    return demo_run[1]

@@ -210,9 +210,11 @@ def test_pages_unpack_to_what_their_headers_say(compression: str, version: str, 
     )  # fmt: skip
     metadata = pq.read_metadata(sink)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    told = sum(group.total_byte_size for group in groups)
+    reported = sum(group.total_byte_size for group in groups)
     measured = parquet_size(sink.getvalue(), parquet_sizes(sink.getvalue()))
-    assert 0.2 * told < measured < 2 * told  # headers are in one of them, values without bytes in the other
+    assert (
+        0.2 * reported < measured < 2 * reported
+    )  # headers are in one of them, values without bytes in the other
     assert read(sink.getvalue(), PARQUET).records == 3000
 
 

@@ -588,6 +588,6 @@ def test_partial_success_tells_how_many_were_rejected_and_why():
 @pytest.mark.parametrize("message", ["", "é", "x" * 300, "y" * 20_000])
 @pytest.mark.parametrize("code", [0, 3, 14, 300])
 def test_a_refusal_is_a_status(code, message):
-    told = Status.FromString(otlp_status("protobuf", code, message))
-    assert (told.code, told.message) == (code, message)
+    document = Status.FromString(otlp_status("protobuf", code, message))
+    assert (document.code, document.message) == (code, message)
     assert orjson.loads(otlp_status("json", code, message)) == {"code": code, "message": message}

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.support.figures import record, seeds
+from tests.support.patience import PATIENCE
 from tests.support.serving_playing import Clients, Server
 
 from tidemill.mill import Mill
@@ -21,7 +22,7 @@ def killed_at_random(folder: Path, spark, *, kills: int, events: int, seed: int)
     server = Server(folder)
     chance = random.Random(seed)
     server.start()
-    clients = Clients(server, 4, events, 40, deadline=60.0 + 10 * kills)
+    clients = Clients(server, 4, events, 40)
     stops = 0
     for _ in range(kills):
         clients.ended(chance.uniform(0.05, 1.0))  # a moment that nobody chose
@@ -98,7 +99,7 @@ def test_declared_bounds_survive_a_server_that_is_killed_after_it_acknowledged_t
             f"http://127.0.0.1:{server.port}/v1/streams/visits/events",
             params={"start": START, "end": END},
             json=[{"id": "a", "at": "2024-01-15T10:30:00Z"}],
-            timeout=30,
+            timeout=PATIENCE,
         )
         assert answer.status_code == 202, answer.text
         server.kill()

@@ -148,15 +148,17 @@ def test_d2_the_last_five_rates_are_held_against_the_ten_before() -> None:
     assert not monitor.changed(2.1)
 
 
-@pytest.mark.parametrize(("faster", "told"), [(1, False), (1.4, False), (1.7, True), (20, True), (0.2, True)])
-def test_a_change_is_told_beyond_the_threshold(faster: float, told: bool) -> None:
+@pytest.mark.parametrize(
+    ("faster", "reported"), [(1, False), (1.4, False), (1.7, True), (20, True), (0.2, True)]
+)
+def test_a_change_is_told_beyond_the_threshold(faster: float, reported: bool) -> None:
     monitor = RateMonitor()
     fed(monitor, START, START + 4 * SECOND, MILLISECOND, 100)
     heard = False
     for now in range(START + 4 * SECOND, START + 9 * SECOND, MILLISECOND):
         monitor.record(now, int(100 * faster))
         heard = heard or monitor.changed(0.5)
-    assert heard is told
+    assert heard is reported
     assert not monitor.changed(0.5), "it is steady again"
 
 
@@ -199,27 +201,27 @@ def test_after_a_long_silence_only_rates_that_matter_are_made_up_for() -> None:
 def test_a_change_that_was_acted_upon_is_not_told_again() -> None:
     monitor = RateMonitor()
     fed(monitor, START, START + 3 * SECOND, MILLISECOND, 1)
-    told: list[int] = []
+    reported: list[int] = []
     for now in range(START + 3 * SECOND, START + 13 * SECOND, MILLISECOND):
         monitor.record(now, 100)
         if monitor.changed(0.5):
-            told.append(now)
+            reported.append(now)
             monitor.settle()
-    assert len(told) == 1
-    assert told[0] <= START + 3 * SECOND + 400 * MILLISECOND
+    assert len(reported) == 1
+    assert reported[0] <= START + 3 * SECOND + 400 * MILLISECOND
 
 
 def test_the_next_change_is_told_three_spans_after_one_was_acted_upon_at_the_earliest() -> None:
     monitor = RateMonitor()
     fed(monitor, START, START + 3 * SECOND, MILLISECOND, 1)
-    told: list[int] = []
+    reported: list[int] = []
     now = START + 3 * SECOND
     for count in (100, 1) * 20:  # up and down every 900 ms
         for _ in range(900):
             now += MILLISECOND
             monitor.record(now, count)
             if monitor.changed(0.5):
-                told.append(now)
+                reported.append(now)
                 monitor.settle()
-    assert len(told) >= 2
-    assert all(later - earlier >= 28 * SECOND // 10 for earlier, later in itertools.pairwise(told))
+    assert len(reported) >= 2
+    assert all(later - earlier >= 28 * SECOND // 10 for earlier, later in itertools.pairwise(reported))

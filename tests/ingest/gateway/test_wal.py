@@ -67,14 +67,14 @@ def test_bytes_of_a_group_are_bounded(tmp_path: Path) -> None:
 
 
 def test_arrivals_never_go_back(tmp_path: Path) -> None:
-    told = iter([NOON, NOON - 50, NOON + 1, NOON])
-    log = Played(tmp_path, lambda: next(told))
+    reported = iter([NOON, NOON - 50, NOON + 1, NOON])
+    log = Played(tmp_path, lambda: next(reported))
     assert [log.append(line(n)).arrival for n in range(4)] == [NOON, NOON + 1, NOON + 1, NOON + 2]
     log.wal.close()
 
 
 def test_many_threads_are_each_told_once_in_the_order_of_the_log(tmp_path: Path) -> None:
-    told: list[tuple[bytes, int]] = []
+    reported: list[tuple[bytes, int]] = []
 
     def send(log_of: Wal, thread: int) -> None:
         for number in range(100):
@@ -87,7 +87,7 @@ def test_many_threads_are_each_told_once_in_the_order_of_the_log(tmp_path: Path)
                 assert isinstance(outcome, Entry)
                 assert outcome.submission.content == content
                 assert not heard.is_set()
-                told.append((content, outcome.lsn))  # by the committer alone
+                reported.append((content, outcome.lsn))  # by the committer alone
                 heard.set()
 
             log_of.append(submission(content, stream=f"s{thread % 3}"), done)
@@ -101,18 +101,18 @@ def test_many_threads_are_each_told_once_in_the_order_of_the_log(tmp_path: Path)
         for thread in threads:
             thread.join()
         log.wal.drain()
-        assert [lsn for _, lsn in told] == list(range(1, 1601))
+        assert [lsn for _, lsn in reported] == list(range(1, 1601))
         assert [entry.lsn for group in log.groups for entry in group] == list(range(1, 1601))
         for thread_number in range(16):
             mine = [
                 c
-                for c, _ in told
+                for c, _ in reported
                 if c in {line(thread_number * 1000 + n, thread_number * 7) for n in range(100)}
             ]
             assert mine == [line(thread_number * 1000 + n, thread_number * 7) for n in range(100)]
         windows, rest = taken_up(log.corpse(tmp_path / "corpse"))
         assert windows == []
-        assert contents(rest) == {lsn: content for content, lsn in told}
+        assert contents(rest) == {lsn: content for content, lsn in reported}
         assert [e.submission.stream for e in rest] == sorted(e.submission.stream for e in rest)
         assert log.wal.segments > 2
 

@@ -28,9 +28,9 @@ log = Played(Path(sys.argv[1]), lambda: 1)
 APPENDER = (
     SETUP
     + """
-told = threading.Lock()
+printing = threading.Lock()
 def say(*words):
-    with told:
+    with printing:
         print(*words, flush=True)
 def send(thread):
     mine = []
@@ -53,16 +53,17 @@ for thread in range(4):
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path, lines: int) -> None:
     child = start_child(APPENDER, tmp_path)
     assert child.stdout is not None
-    told = [child.stdout.readline() for _ in range(lines)]
+    output = [child.stdout.readline() for _ in range(lines)]
     child.kill()
-    told += child.communicate()[0].splitlines(keepends=True)
-    told = [text for text in told if text.endswith("\n")]
+    output += child.stdout.readlines()  # `communicate` would pass over what was read ahead
+    child.communicate()
+    output = [text for text in output if text.endswith("\n")]
     windows, rest = taken_up(tmp_path)
     found = {entry.lsn: entry for entry in [*rest, *(e for _, entries in windows for e in entries)]}
     assert sorted(found) == list(range(1, len(found) + 1))
     closed = {tuple(entry.lsn for entry in entries) for _, entries in windows}
-    assert len(told) >= lines
-    for text in told:
+    assert len(output) >= lines
+    for text in output:
         kind, *numbers = text.split()
         if kind == "window":
             assert tuple(map(int, numbers)) in closed
@@ -102,12 +103,12 @@ def test_every_point_is_walked() -> None:
 @pytest.mark.parametrize("point", LEFT)
 def test_death_at_a_point_loses_nothing_that_was_told(tmp_path: Path, point: str) -> None:
     child = start_child(WALKER, tmp_path, TIDEMILL_FAILPOINT=point)
-    told, trouble = child.communicate()
+    reported, trouble = child.communicate()
     assert child.returncode == EXIT_CODE, trouble
     files = [int(path.stem) for path in sorted((tmp_path / "wal").glob("*/*.wal"))]
     windows, rest = taken_up(tmp_path)
     lsns = [[entry.lsn for entry in entries] for _, entries in windows]
-    assert (told.split(), lsns, [entry.lsn for entry in rest], files) == LEFT[point]
+    assert (reported.split(), lsns, [entry.lsn for entry in rest], files) == LEFT[point]
 
 
 # The system refuses to let a file grow beyond the limit: part of a group is written, then nothing.
@@ -149,9 +150,9 @@ os._exit(0)
 
 def test_a_full_disk_is_told_and_the_log_goes_on_when_there_is_room(tmp_path: Path) -> None:
     child = start_child(FULL, tmp_path)
-    told, trouble = child.communicate()
+    reported, trouble = child.communicate()
     assert child.returncode == 0, trouble
-    assert told.splitlines() == [
+    assert reported.splitlines() == [
         "1",
         *["storage later True"] * 3,
         "True",

@@ -72,8 +72,8 @@ def test_a_close_comes_back_with_its_lsns(output: WindowOutput, lsns: list[int])
     assert opening is not None
     assert opening.kind == Kind.CLOSE
     assert opening.holds(frame[FRAME_BYTES:])
-    told, runs = close_of(frame[FRAME_BYTES:])
-    assert told == output
+    reported, runs = close_of(frame[FRAME_BYTES:])
+    assert reported == output
     assert [lsn for first, count in runs for lsn in range(first, first + count)] == lsns
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import time
 from decimal import Decimal
 
 import pytest
@@ -159,11 +158,10 @@ def naive_like(pattern: str, text: str) -> bool:
 
 
 def test_no_pattern_runs_away():
-    started = time.process_time()
+    """One that tried every way to place its `%` would not end."""
     assert not like("%a" * 30 + "%b")("a" * 20_000)
     assert not like("%_a" * 30 + "%b")("a" * 20_000)
     assert not like("%" * 5_000 + "b")("a" * 20_000)
-    assert time.process_time() - started < 2
 
 
 # -- against a model that asks each value in turn

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -358,9 +359,11 @@ def test_a_file_says_of_itself_what_it_is(tmp_path: Path) -> None:
     wrong = [row(1, TEN, temperature="warm"), row(2, TEN + 1, temperature="hot", raining=1), row(3, TEN + 2)]
     part = write_part(tmp_path / "raw/p.parquet", wrong)
     dataset = built(build(tmp_path / "w", WindowUnit(a_build([f"{A}~1"]), [part])))
-    assert said_of_itself(tmp_path / "w" / dataset.file) == {
+    said = said_of_itself(tmp_path / "w" / dataset.file)
+    assert re.fullmatch("[0-9a-f]{8}", str(said.pop("tidemill_crc32")))
+    assert said == {
         "kind": "dataset",
-        "layout": 2,
+        "layout": 3,
         "stream": "weather",
         "window": "[2024-01-15T10:00:00Z, 2024-01-15T11:00:00Z)",
         "start": TEN,

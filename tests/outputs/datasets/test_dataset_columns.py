@@ -18,7 +18,8 @@ from tests.support.oracles.stream import OracleField, OracleStream
 from tests.support.strategies.feeds import events, spoils
 
 from tidemill.config import Stream
-from tidemill.formats.decide import Number, at, parse
+from tidemill.formats.decide import Number, parse
+from tidemill.formats.json_values import at
 from tidemill.formats.payload_columns import columns_of, typed
 from tidemill.model.errors import StorageError
 from tidemill.outputs.datasets.dataset import dataset_schema

@@ -8,7 +8,8 @@ import pytest
 
 from tidemill.model.time import HOUR, MINUTE
 from tidemill.model.windows import Phase, Window, WindowKey
-from tidemill.outputs.datasets.leases import HolderFile, LeaseWatch, owner_of
+from tidemill.outputs.datasets.leases import LeaseWatch
+from tidemill.storage.holders import HolderFile, owner_of
 
 NOON = 1_705_320_000_000_000
 KEY = WindowKey("s", 0, HOUR)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.patience import PATIENCE
 
 from tidemill.model.errors import StorageError
 from tidemill.model.time import HOUR, Interval, parse_instant
@@ -75,14 +76,14 @@ def test_who_comes_while_it_is_read_waits_for_it(
     def slow(path: str, *coded: Sequence[str]) -> object:
         opened.append(path)
         reading.set()
-        assert go_on.wait(20)
+        assert go_on.wait(PATIENCE)
         return real(path, *coded)
 
     monkeypatch.setattr(raw, "open_part", slow)
     recent = Recent(1 << 20)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(recent.table, pieces[0], NAMES)
-        assert reading.wait(20)
+        assert reading.wait(PATIENCE)
         second = pool.submit(recent.table, pieces[0], NAMES)
         go_on.set()
         assert first.result() is second.result()

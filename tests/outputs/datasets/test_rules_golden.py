@@ -63,7 +63,9 @@ def window(clock: str, rules: WindowRules = STRICT, day: str = NEW_YEAR, **kept:
     return replace(Window(WindowKey("stations", at(clock, day), rules.span), version=7), **kept)  # type: ignore[arg-type]
 
 
-def judged(clock: str, touching: Sequence[Member], rules: WindowRules = STRICT, now: int = FAR) -> Evaluation:
+def evaluated(
+    clock: str, touching: Sequence[Member], rules: WindowRules = STRICT, now: int = FAR
+) -> Evaluation:
     return evaluate(window(clock, rules), touching, rules, now)
 
 
@@ -83,28 +85,32 @@ def layout(touching: Sequence[Member], span: int) -> dict[int, list[Member]]:
 def test_w1_one_slice_one_window() -> None:
     found = layout(members("10:00-11:00"), HOUR)
     assert list(found) == [at("10:00")]
-    told = judged("10:00", found[at("10:00")])
-    assert (told.used, told.ready, told.desired) == ({"1"}, True, set_hash(["1"]))
-    assert (told.key, told.version, told.key.priority) == (window("10:00").key, 7, -1704106800)
+    evaluation = evaluated("10:00", found[at("10:00")])
+    assert (evaluation.used, evaluation.ready, evaluation.desired) == ({"1"}, True, set_hash(["1"]))
+    assert (evaluation.key, evaluation.version, evaluation.key.priority) == (
+        window("10:00").key,
+        7,
+        -1704106800,
+    )
 
 
 def test_w2_twenty_four_hourly_slices_make_one_day() -> None:
     hours = [f"{h:02}:00-{h + 1:02}:00" for h in range(24)]
     found = layout(members(*hours), DAY)
     assert list(found) == [at("00:00")]
-    told = judged("00:00", found[at("00:00")], WindowRules(span=DAY, stc=HOUR))
-    assert (len(told.used), told.ready) == (24, True)
+    evaluation = evaluated("00:00", found[at("00:00")], WindowRules(span=DAY, stc=HOUR))
+    assert (len(evaluation.used), evaluation.ready) == (24, True)
 
 
 def test_w3_a_slice_of_three_hours_is_in_three_windows() -> None:
     found = layout(members("10:00-13:00"), HOUR)
     assert list(found) == [at("10:00"), at("11:00"), at("12:00")]
-    assert all(judged("10:00", holds).used == {"1"} for holds in found.values())
+    assert all(evaluated("10:00", holds).used == {"1"} for holds in found.values())
 
 
 def test_w4_a_gap_holds_up_its_own_window_only() -> None:
     found = layout(members("10:00-10:30", "10:45-11:00", "11:00-12:00"), HOUR)
-    first, second = (judged(clock, found[at(clock)]) for clock in ("10:00", "11:00"))
+    first, second = (evaluated(clock, found[at(clock)]) for clock in ("10:00", "11:00"))
     assert (second.used, second.ready, second.reason) == ({"3"}, True, None)
     assert (first.used, first.ready) == ({"1", "2"}, False)
     assert (first.reason, first.detail) == ("gap", "gap 10:30-10:45")
@@ -113,27 +119,32 @@ def test_w4_a_gap_holds_up_its_own_window_only() -> None:
 def test_w5_time_alone_makes_a_window_ready() -> None:
     rules = WindowRules(span=HOUR, stc=2 * HOUR)
     slices = members("10:00-11:00")
-    early = judged("10:00", slices, rules, at("11:30"))
+    early = evaluated("10:00", slices, rules, at("11:30"))
     assert (early.used, early.ready, early.reason) == ({"1"}, False, "cutoff")
     assert (early.check_at, early.detail) == (at("13:00"), "cutoff at 2024-01-01T13:00:00Z")
-    assert not judged("10:00", slices, rules, at("12:59:59")).ready
-    ready = judged("10:00", slices, rules, at("13:00"))
+    assert not evaluated("10:00", slices, rules, at("12:59:59")).ready
+    ready = evaluated("10:00", slices, rules, at("13:00"))
     assert (ready.ready, ready.reason, ready.detail, ready.check_at) == (True, None, None, None)
 
 
 def test_w8_the_missing_edge_and_then_overlap() -> None:
     rules = WindowRules(span=HOUR)
     parts = members("10:09-10:30", "10:30-11:00", "10:00-10:20")
-    before = judged("10:00", parts[:2], rules)
+    before = evaluated("10:00", parts[:2], rules)
     assert (before.ready, before.reason) == (False, "coverage")
     assert before.detail == "coverage missing before 10:09"
-    after = judged("10:00", parts, rules)
+    after = evaluated("10:00", parts, rules)
     assert (after.used, after.ready) == ({"1", "2", "3"}, True)
 
 
 def test_w9_allow_incomplete_needs_no_coverage_and_no_cutoff() -> None:
-    told = judged("10:00", members("10:00-10:30"), LOOSE, now=at("10:30"))
-    assert (told.used, told.ready, told.reason, told.check_at) == ({"1"}, True, None, None)
+    evaluation = evaluated("10:00", members("10:00-10:30"), LOOSE, now=at("10:30"))
+    assert (evaluation.used, evaluation.ready, evaluation.reason, evaluation.check_at) == (
+        {"1"},
+        True,
+        None,
+        None,
+    )
 
 
 def test_w10_the_desired_hash_is_the_same_in_any_order() -> None:
@@ -141,8 +152,8 @@ def test_w10_the_desired_hash_is_the_same_in_any_order() -> None:
         member(f"0000000{n}-0000-4000-8000-000000000000", "10:00-11:00", seq=n) for n in (1, 2)
     )  # fmt: skip
     expected = "64e6b929e9218779ced6c08927c078f7e0f0810055b508b74fa193cdbf32b315"
-    assert judged("10:00", [first, second]).desired == expected
-    assert judged("10:00", [second, first]).desired == expected
+    assert evaluated("10:00", [first, second]).desired == expected
+    assert evaluated("10:00", [second, first]).desired == expected
 
 
 W11_DAY = "2024-01-15"
@@ -150,11 +161,11 @@ W11 = members("00:30-01:30", "01:45-02:15", "00:15-00:45", day=W11_DAY)
 
 
 def test_w11_overlapping_slices_strict() -> None:
-    told = [
+    evaluation = [
         evaluate(window(clock, day=W11_DAY), holds, STRICT, FAR)
         for clock, holds in zip(("00:00", "01:00", "02:00"), layout(W11, HOUR).values(), strict=True)
     ]
-    assert [(one.used, one.ready, one.reason, one.detail) for one in told] == [
+    assert [(one.used, one.ready, one.reason, one.detail) for one in evaluation] == [
         ({"1", "3"}, False, "coverage", "coverage missing before 00:15"),
         ({"1", "2"}, False, "gap", "gap 01:30-01:45"),
         ({"2"}, False, "coverage", "coverage missing after 02:15"),
@@ -163,13 +174,13 @@ def test_w11_overlapping_slices_strict() -> None:
 
 def test_w11_overlapping_slices_allow_incomplete() -> None:
     found = layout(W11, HOUR)
-    told = [
+    evaluation = [
         evaluate(Window(WindowKey("s", start, HOUR), 1), holds, LOOSE, FAR) for start, holds in found.items()
     ]
-    assert [(one.used, one.ready) for one in told] == [
+    assert [(one.used, one.ready) for one in evaluation] == [
         ({"1", "3"}, True), ({"1", "2"}, True), ({"2"}, True)
     ]  # fmt: skip
-    assert [one.key.priority for one in told] == [-1705280400, -1705284000, -1705287600]
+    assert [one.key.priority for one in evaluation] == [-1705280400, -1705284000, -1705287600]
 
 
 def test_w12_ready_at_the_microsecond_of_the_cutoff() -> None:
@@ -186,10 +197,10 @@ def test_w12_ready_at_the_microsecond_of_the_cutoff() -> None:
 def test_w13_a_slice_after_the_cutoff_of_a_served_window_is_ignored() -> None:
     on_time = member("a", "10:00-11:00", seq=1, arrival=at("11:00"))
     late = member("b", "10:00-12:00", seq=2, arrival=at("12:00:00.000001"))
-    alone, both = judged("10:00", [on_time]), judged("10:00", [on_time, late])
+    alone, both = evaluated("10:00", [on_time]), evaluated("10:00", [on_time, late])
     assert (both.used, both.ignored) == ({"a"}, {"b": "late"})
     assert both.desired == alone.desired
-    assert judged("11:00", [late]).used == {"b"}
+    assert evaluated("11:00", [late]).used == {"b"}
 
 
 def test_w14_seven_hours_from_the_epoch() -> None:
@@ -312,9 +323,9 @@ CASES = {
 @pytest.mark.parametrize(("bounds", "reason", "detail"), CASES.values(), ids=CASES)
 def test_coverage(bounds: list[str | Interval | None], reason: str | None, detail: str | None) -> None:
     for slices in (members(*bounds), members(*bounds)[::-1]):
-        told = readiness(between("10:00-11:00"), slices, WindowRules(span=HOUR), FAR)
-        assert (told.ready, told.reason, told.detail) == (reason is None, reason, detail)
-        assert told.check_at is None
+        evaluation = readiness(between("10:00-11:00"), slices, WindowRules(span=HOUR), FAR)
+        assert (evaluation.ready, evaluation.reason, evaluation.detail) == (reason is None, reason, detail)
+        assert evaluation.check_at is None
 
 
 def test_tolerance_zero_and_larger_ones() -> None:
@@ -338,15 +349,15 @@ def test_edges_and_gaps_are_the_same_for_every_span_and_before_the_epoch(start: 
     rules = WindowRules(span=length, gap_tolerance=length // 4)
     middle, hole = begin + length // 2, length // 4
 
-    def told(*bounds: tuple[int, int]) -> str | None:
+    def evaluation(*bounds: tuple[int, int]) -> str | None:
         return readiness(frame, members(*(Interval(*one) for one in bounds)), rules, FAR).reason
 
-    assert told((begin, frame.end)) is None
-    assert told((begin + hole, frame.end - hole)) is None
-    assert told((begin + hole + 1, frame.end)) == "coverage"
-    assert told((begin, frame.end - hole - 1)) == "coverage"
-    assert told((begin, middle), (middle + hole, frame.end)) is None
-    assert told((begin, middle), (middle + hole + 1, frame.end)) == "gap"
+    assert evaluation((begin, frame.end)) is None
+    assert evaluation((begin + hole, frame.end - hole)) is None
+    assert evaluation((begin + hole + 1, frame.end)) == "coverage"
+    assert evaluation((begin, frame.end - hole - 1)) == "coverage"
+    assert evaluation((begin, middle), (middle + hole, frame.end)) is None
+    assert evaluation((begin, middle), (middle + hole + 1, frame.end)) == "gap"
 
 
 SHORT_AND_TOLERANT = WindowRules(span=SECOND)  # the tolerance is a second unless one says otherwise
@@ -361,15 +372,15 @@ def test_a_window_shorter_than_the_tolerance_is_complete_with_any_part_of_it() -
 def test_a_window_shorter_than_the_tolerance_is_not_complete_with_nothing() -> None:
     """A slice that only has a row in it, outside of its declared bounds, does not cover it."""
     frame = Interval(at("10:00"), at("10:00:01"))
-    told = readiness(frame, members("09:00-10:00"), SHORT_AND_TOLERANT, FAR)
-    assert (told.ready, told.reason) == (False, "coverage")
+    evaluation = readiness(frame, members("09:00-10:00"), SHORT_AND_TOLERANT, FAR)
+    assert (evaluation.ready, evaluation.reason) == (False, "coverage")
 
 
 def test_a_backfill_of_a_window_shorter_than_the_tolerance_counts() -> None:
     """Nothing came in time, so it was not served, however short it is."""
     late = member("a", Interval(at("10:00"), at("10:00:01")), arrival=at("12:00"))
-    told = evaluate(window("10:00", SHORT_AND_TOLERANT), [late], SHORT_AND_TOLERANT, FAR)
-    assert (told.used, told.ignored, told.ready, told.seal) == ({"a"}, {}, True, 1)
+    evaluation = evaluate(window("10:00", SHORT_AND_TOLERANT), [late], SHORT_AND_TOLERANT, FAR)
+    assert (evaluation.used, evaluation.ignored, evaluation.ready, evaluation.seal) == ({"a"}, {}, True, 1)
 
 
 # --- the order of reasons, and how they are told ---------------------------------------------------
@@ -386,8 +397,8 @@ def test_the_cutoff_is_told_before_coverage_and_coverage_before_gaps() -> None:
 @pytest.mark.parametrize("rules", [STRICT, LOOSE])
 @pytest.mark.parametrize("now", [at("10:30"), FAR])
 def test_no_slices_is_a_reason_of_its_own(rules: WindowRules, now: int) -> None:
-    told = readiness(between("10:00-11:00"), [], rules, now)
-    assert (told.ready, told.reason, told.check_at) == (False, "empty", None)
+    evaluation = readiness(between("10:00-11:00"), [], rules, now)
+    assert (evaluation.ready, evaluation.reason, evaluation.check_at) == (False, "empty", None)
 
 
 def test_a_window_within_a_day_tells_the_time_of_day_and_a_longer_one_the_whole_instant() -> None:
@@ -410,10 +421,12 @@ def test_a_window_within_a_day_tells_the_time_of_day_and_a_longer_one_the_whole_
 def test_the_last_window_of_all_can_be_told_about() -> None:
     """Its end is no instant that can be written, so it is told as what it is."""
     frame = Interval(MAX_INSTANT - HOUR, MAX_INSTANT)
-    told = readiness(frame, members(Interval(frame.start - HOUR, frame.start)), STRICT, MAX_INSTANT + DAY)
-    assert told.detail is not None
-    assert told.detail.startswith("coverage missing between ")
-    assert "rom 1970" not in told.detail.replace(" from 1970", "")
+    evaluation = readiness(
+        frame, members(Interval(frame.start - HOUR, frame.start)), STRICT, MAX_INSTANT + DAY
+    )
+    assert evaluation.detail is not None
+    assert evaluation.detail.startswith("coverage missing between ")
+    assert "rom 1970" not in evaluation.detail.replace(" from 1970", "")
 
 
 # --- who counts ------------------------------------------------------------------------------------
@@ -446,17 +459,22 @@ def test_what_came_in_time_but_does_not_cover_makes_a_backfill_of_everything() -
     on_time = member("a", "10:00-10:20", 1, arrival=at("10:20"))
     later = member("b", "10:20-10:40", 2, arrival=at("20:00"))
     last = member("c", "10:40-11:00", 3, arrival=at("21:00"))
-    partly = judged("10:00", [on_time, later])
+    partly = evaluated("10:00", [on_time, later])
     assert (partly.used, partly.ready, partly.seal) == ({"a", "b"}, False, None)
-    whole = judged("10:00", [on_time, later, last])
+    whole = evaluated("10:00", [on_time, later, last])
     assert (whole.used, whole.ignored, whole.ready, whole.seal) == ({"a", "b", "c"}, {}, True, 3)
 
 
 def test_a_sealed_window_keeps_what_it_was_built_of_and_ignores_the_rest() -> None:
     on_time = member("a", "10:00-10:20", 1, arrival=at("10:20"))
     late = [member(name, "10:00-11:00", seq, arrival=at("20:00")) for name, seq in (("b", 2), ("c", 3))]
-    told = evaluate(window("10:00", sealed=2), [on_time, *late], STRICT, FAR)
-    assert (told.used, told.ignored, told.ready, told.seal) == ({"a", "b"}, {"c": "late"}, True, 2)
+    evaluation = evaluate(window("10:00", sealed=2), [on_time, *late], STRICT, FAR)
+    assert (evaluation.used, evaluation.ignored, evaluation.ready, evaluation.seal) == (
+        {"a", "b"},
+        {"c": "late"},
+        True,
+        2,
+    )
 
 
 def test_a_seal_does_not_let_in_what_it_shut_out() -> None:
@@ -468,13 +486,17 @@ def test_a_seal_does_not_let_in_what_it_shut_out() -> None:
     ]
     first = evaluate(window("10:00", sealed=2), slices, STRICT, FAR)
     again = evaluate(window("10:00", sealed=first.seal), slices, STRICT, FAR)
-    for told in (first, again):
-        assert (told.used, told.ignored, told.ready) == ({"a", "b"}, {"shut out": "late"}, True)
+    for evaluation in (first, again):
+        assert (evaluation.used, evaluation.ignored, evaluation.ready) == (
+            {"a", "b"},
+            {"shut out": "late"},
+            True,
+        )
 
 
 def test_a_window_that_was_served_is_never_sealed() -> None:
-    told = judged("10:00", members("10:00-11:00"))
-    assert (told.ready, told.seal) == (True, None)
+    evaluation = evaluated("10:00", members("10:00-11:00"))
+    assert (evaluation.ready, evaluation.seal) == (True, None)
 
 
 def test_a_served_window_that_was_opened_again_takes_late_slices_up_to_its_seal() -> None:
@@ -487,27 +509,32 @@ def test_a_served_window_that_was_opened_again_takes_late_slices_up_to_its_seal(
 def test_allow_incomplete_is_served_by_any_slice_in_time_and_ignores_later_ones() -> None:
     on_time = member("a", "10:00-10:01", 1, arrival=at("12:00"))
     late = member("b", "10:00-11:00", 2, arrival=at("12:00:00.000001"))
-    told = judged("10:00", [on_time, late], LOOSE)
-    assert (told.used, told.ignored, told.ready, told.seal) == ({"a"}, {"b": "late"}, True, None)
+    evaluation = evaluated("10:00", [on_time, late], LOOSE)
+    assert (evaluation.used, evaluation.ignored, evaluation.ready, evaluation.seal) == (
+        {"a"},
+        {"b": "late"},
+        True,
+        None,
+    )
 
 
 def test_an_incomplete_backfill_is_ready_but_sealed_only_when_it_covers() -> None:
     first = member("a", "10:00-10:30", 1, arrival=at("20:00"))
     second = member("b", "10:30-11:00", 2, arrival=at("21:00"))
-    partly, whole = judged("10:00", [first], LOOSE), judged("10:00", [first, second], LOOSE)
+    partly, whole = evaluated("10:00", [first], LOOSE), evaluated("10:00", [first, second], LOOSE)
     assert (partly.used, partly.ready, partly.seal) == ({"a"}, True, None)
     assert (whole.used, whole.ready, whole.seal) == ({"a", "b"}, True, 2)
 
 
 def test_the_seal_is_the_place_in_the_ledger_not_the_order_given() -> None:
     late = [member(name, "10:00-11:00", seq, arrival=at("20:00")) for name, seq in (("b", 9), ("a", 4))]
-    assert judged("10:00", late).seal == 9
+    assert evaluated("10:00", late).seal == 9
 
 
 def test_sets_go_by_name_once_a_retraction_changed_what_a_slice_holds() -> None:
     again = replace(member("a", "10:00-11:00"), name="a~1")
-    told = judged("10:00", [again])
-    assert (told.used, told.desired) == ({"a~1"}, set_hash(["a~1"]))
+    evaluation = evaluated("10:00", [again])
+    assert (evaluation.used, evaluation.desired) == ({"a~1"}, set_hash(["a~1"]))
 
 
 # --- withdrawal and finality -----------------------------------------------------------------------

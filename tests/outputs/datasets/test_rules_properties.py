@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -91,8 +92,8 @@ def as_oracle_rules(rules: WindowRules) -> OracleRules:
 @given(cases(), st.data())
 def test_any_order_of_the_members_gives_the_same_answer(case: Case, data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(case.members))
-    told = evaluate(case.kept, case.members, case.rules, case.now)
-    assert evaluate(case.kept, shuffled, case.rules, case.now) == told
+    evaluation = evaluate(case.kept, case.members, case.rules, case.now)
+    assert evaluate(case.kept, shuffled, case.rules, case.now) == evaluation
     assert admit(case.window, shuffled, case.rules, case.sealed) == admit(
         case.window, case.members, case.rules, case.sealed
     )
@@ -108,9 +109,9 @@ def test_slices_that_came_in_time_may_have_come_in_any_order(case: Case, data: s
         replace(one, seq=place.seq, arrival=place.arrival)
         for one, place in zip(order, on_time, strict=True)
     ]  # fmt: skip
-    told, again = (evaluate(case.kept, members, case.rules, case.now) for members in (on_time, other))
-    assert (told.used, told.desired, told.ready) == (again.used, again.desired, again.ready)
-    assert told.used == {one.name for one in on_time}
+    evaluation, again = (evaluate(case.kept, members, case.rules, case.now) for members in (on_time, other))
+    assert (evaluation.used, evaluation.desired, evaluation.ready) == (again.used, again.desired, again.ready)
+    assert evaluation.used == {one.name for one in on_time}
 
 
 @quick
@@ -130,11 +131,15 @@ def test_used_and_ignored_are_the_members_each_in_one_of_them(case: Case) -> Non
 @quick
 @given(cases())
 def test_what_is_built_and_sealed_is_judged_the_same_again(case: Case) -> None:
-    told = evaluate(case.kept, case.members, case.rules, case.now)
-    again = evaluate(replace(case.kept, sealed=told.seal), case.members, case.rules, case.now)
-    if told.ready:
-        assert (again.used, again.ignored, again.desired) == (told.used, told.ignored, told.desired)
-        assert again.seal == told.seal
+    evaluation = evaluate(case.kept, case.members, case.rules, case.now)
+    again = evaluate(replace(case.kept, sealed=evaluation.seal), case.members, case.rules, case.now)
+    if evaluation.ready:
+        assert (again.used, again.ignored, again.desired) == (
+            evaluation.used,
+            evaluation.ignored,
+            evaluation.desired,
+        )
+        assert again.seal == evaluation.seal
 
 
 @quick
@@ -152,8 +157,8 @@ def test_two_touching_halves_cover_what_the_whole_covers(case: Case, data: st.Da
     split = [other for other in case.members if other is not one] + halves
     tolerance = case.rules.gap_tolerance
     assert is_complete(case.window, split, tolerance) == is_complete(case.window, case.members, tolerance)
-    told, again = (readiness(case.window, used, case.rules, case.now) for used in (case.members, split))
-    assert told == again
+    evaluation, again = (readiness(case.window, used, case.rules, case.now) for used in (case.members, split))
+    assert evaluation == again
 
 
 @quick
@@ -173,23 +178,25 @@ def test_one_more_slice_or_a_wider_tolerance_never_makes_a_complete_window_incom
 @quick
 @given(cases())
 def test_time_changes_the_answer_only_when_it_was_said_to(case: Case) -> None:
-    told = readiness(case.window, case.members, case.rules, case.now)
+    evaluation = readiness(case.window, case.members, case.rules, case.now)
     later = range(case.now, case.window.end + case.rules.stc + 20)
-    unchanged = [now for now in later if told.check_at is None or now < told.check_at]
-    assert all(readiness(case.window, case.members, case.rules, now) == told for now in unchanged)
-    if told.check_at is not None:
-        assert told.check_at > case.now
-        assert readiness(case.window, case.members, case.rules, told.check_at).reason != told.reason
+    unchanged = [now for now in later if evaluation.check_at is None or now < evaluation.check_at]
+    assert all(readiness(case.window, case.members, case.rules, now) == evaluation for now in unchanged)
+    if evaluation.check_at is not None:
+        assert evaluation.check_at > case.now
+        assert (
+            readiness(case.window, case.members, case.rules, evaluation.check_at).reason != evaluation.reason
+        )
 
 
 @examples(60)  # most cases are not final
 @given(cases(), cases())
 def test_once_final_nothing_that_arrives_changes_what_is_used(case: Case, more: Case) -> None:
     case = case._replace(now=case.window.end + case.rules.stc + case.rules.max_lateness + 1)
-    told = evaluate(case.kept, case.members, case.rules, case.now)
-    assume(told.ready)
-    sealed = case.sealed if told.seal is None else told.seal
-    built = replace(case.kept, phase=Phase.BUILT, sealed=sealed, observed=told.desired)
+    evaluation = evaluate(case.kept, case.members, case.rules, case.now)
+    assume(evaluation.ready)
+    sealed = case.sealed if evaluation.seal is None else evaluation.seal
+    built = replace(case.kept, phase=Phase.BUILT, sealed=sealed, observed=evaluation.desired)
     assume(is_final(built, case.members, case.rules, case.now))
     newest = max([case.now, *(one.arrival for one in case.members)])
     arriving = [
@@ -197,7 +204,7 @@ def test_once_final_nothing_that_arrives_changes_what_is_used(case: Case, more: 
         for n, one in enumerate(more.members)
     ]
     again = evaluate(built, [*case.members, *arriving], case.rules, newest + 100)
-    assert (again.used, again.desired, again.ready) == (told.used, told.desired, True)
+    assert (again.used, again.desired, again.ready) == (evaluation.used, evaluation.desired, True)
     assert {one.name for one in arriving} <= set(again.ignored)
     assert again.seal == sealed
 
@@ -210,9 +217,9 @@ def test_the_rules_and_the_oracle_agree_on_any_members(case: Case) -> None:
     assert is_complete(case.window, case.members, tolerance) == naive.is_complete(
         case.window, case.members, tolerance
     )
-    told = readiness(case.window, case.members, case.rules, case.now)
-    assert told.reason == naive.why_not_ready(case.window, case.members, rules, case.now)
-    assert told.ready == (told.reason is None) == (told.detail is None)
+    evaluation = readiness(case.window, case.members, case.rules, case.now)
+    assert evaluation.reason == naive.why_not_ready(case.window, case.members, rules, case.now)
+    assert evaluation.ready == (evaluation.reason is None) == (evaluation.detail is None)
 
 
 @given(st.integers(-(10**16), 10**16), st.integers(0, 10**6), st.integers(1, 10**6))
@@ -231,7 +238,7 @@ def test_the_windows_of_bounds_are_those_with_an_instant_in_them(start: int, len
 
 
 class Kept:
-    """What a store keeps of windows, in memory: the rules judge, and what they say is done at once.
+    """What a store keeps of windows, in memory: the rules evaluate, and what they say is done at once.
 
     Records go through the oracle's gate, which also knows what slices are called after a retraction."""
 
@@ -242,7 +249,7 @@ class Kept:
         )
         self.windows: dict[int, Window] = {}
         self.members: dict[int, list[Member]] = {}  # at the last tick
-        self.told: dict[int, Evaluation] = {}
+        self.evaluation: dict[int, Evaluation] = {}
         self.built: dict[int, frozenset[str]] = {}
         self.landed: dict[str, Land] = {}  # those that count
 
@@ -263,16 +270,19 @@ class Kept:
     def retract(self, gone: str) -> None:
         del self.landed[gone]
         for start, members in self.members.items():
-            if any(member.slice == gone for member in members):
+            used = self.evaluation[start].used
+            if any(member.slice == gone and member.name in used for member in members):
                 self.windows[start] = replace(self.windows[start], sealed=None)
 
     def touching(self) -> dict[int, set[str]]:
-        """The slices of each window, by the bounds and rows they have."""
+        """The slices of each window, by the bounds and rows they have. Without declared bounds, a slice
+        covers the time between two of its rows where it is no longer than the tolerance."""
         found: dict[int, set[str]] = {}
         for each, act in self.landed.items():
-            bounds = act.declared or self.oracle.gate.observed[each]
-            starts = set(windows_of(bounds, self.rules.span)) if bounds else set()
-            rows = [row.ts for row in self.oracle.gate.raw if row.slice == each]
+            rows = sorted(row.ts for row in self.oracle.gate.raw if row.slice == each)
+            near = [pair for pair in pairwise(rows) if pair[1] - pair[0] <= self.rules.gap_tolerance + 1]
+            covered = [act.declared] if act.declared else [Interval(*pair) for pair in near]
+            starts = {start for one in covered for start in windows_of(one, self.rules.span)}
             for start in starts | {align(ts, self.rules.span) for ts in rows}:
                 found.setdefault(start, set()).add(each)
         return found
@@ -291,20 +301,20 @@ class Kept:
             elif not self.is_due(kept, members, now):
                 continue
             marked = [replace(one, observed=one.name in self.built.get(start, ())) for one in members]
-            told = evaluate(kept, marked, self.rules, now)
-            self.members[start], self.told[start] = members, told
-            if told.withdraw:
+            evaluation = evaluate(kept, marked, self.rules, now)
+            self.members[start], self.evaluation[start] = members, evaluation
+            if evaluation.withdraw:
                 kept = replace(kept, observed=None)
                 self.built.pop(start)
                 withdrawn.append(start)
-            if told.ready and told.seal is not None:
-                kept = replace(kept, sealed=told.seal)
-            if told.ready and told.desired != kept.observed:
-                kept = replace(kept, observed=told.desired, revision=kept.revision + 1)
-                self.built[start] = told.used
+            if evaluation.ready and evaluation.seal is not None:
+                kept = replace(kept, sealed=evaluation.seal)
+            if evaluation.ready and evaluation.desired != kept.observed:
+                kept = replace(kept, observed=evaluation.desired, revision=kept.revision + 1)
+                self.built[start] = evaluation.used
                 built.append((start, kept.revision))
-            phase = Phase.BUILT if kept.observed == told.desired else Phase.WAITING
-            self.windows[start] = replace(kept, phase=phase, check_at=told.check_at)
+            phase = Phase.BUILT if kept.observed == evaluation.desired else Phase.WAITING
+            self.windows[start] = replace(kept, phase=phase, check_at=evaluation.check_at)
             if not members and kept.revision == 0:
                 del self.windows[start], self.members[start]
         return built, withdrawn
@@ -324,15 +334,15 @@ class Kept:
             assert self.seen(start, now) == window
 
     def seen(self, start: int, now: int) -> OracleWindow:
-        kept, told, members = self.windows[start], self.told[start], self.members[start]
+        kept, evaluation, members = self.windows[start], self.evaluation[start], self.members[start]
         return OracleWindow(
             interval=kept.key.interval,
             members=frozenset(one.name for one in members),
-            used=told.used,
-            ignored=frozenset(told.ignored),
-            hash=told.desired,
-            ready=told.ready,
-            reason=told.reason,
+            used=evaluation.used,
+            ignored=frozenset(evaluation.ignored),
+            hash=evaluation.desired,
+            ready=evaluation.ready,
+            reason=evaluation.reason,
             observed=kept.observed,
             revision=kept.revision,
             sealed=kept.sealed,

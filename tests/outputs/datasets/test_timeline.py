@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from tests.support.shop_story import HOUR, START, Shop, event, told
+from tests.support.shop_story import HOUR, START, Shop, event, shop_at
 
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import Interval, align
@@ -15,10 +15,12 @@ from tidemill.outputs.datasets import changes as comparing
 from tidemill.outputs.datasets.changes import _compared, _stretches
 from tidemill.outputs.datasets.timeline import gaps, stretch_for
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory):
-    found = told(tmp_path_factory.mktemp("shop"))
+    found = shop_at(tmp_path_factory.mktemp("shop"))
     yield found
     found.mill.close()
 
@@ -114,8 +116,61 @@ def test_changes_are_the_events_of_the_slices_that_came(shop):
         assert found.slices_added == sorted(set(new.slices) - set(old.slices))
 
 
+# -- what a dataset was at an arrival
+
+
+def test_as_of_each_arrival_a_dataset_is_the_revision_of_the_slices_that_had_come(shop):
+    revisions = shop.mill.windows.window("shop", START).revisions
+    for number in range(len(shop.ids)):
+        arrival = next(one.arrival for one in shop.sent if one.slice == number)
+        came = [one for one in shop.accepted(by=arrival) if START <= one.time < START + HOUR]
+        found = shop.mill.windows.as_of("shop", START, arrival)
+        assert found.revision.dataset.rows == len(came)
+        assert found.changed == (found.revision.dataset != revisions[-1])
+        later = {one.slice for one in shop.accepted() if START <= one.time < START + HOUR} - {
+            one.slice for one in came
+        }
+        assert set(found.slices_after) == {shop.ids[one] for one in later}
+        assert found.reaches_back_to is None
+    first = shop.mill.windows.as_of("shop", START, shop.sent[0].arrival - 1)
+    assert (first.revision, first.changed) == (None, True)
+
+
+def test_a_retraction_and_lost_revisions_are_said(tmp_path):
+    shop = shop_at(tmp_path)
+    before = shop.mill.windows.window("shop", START).revisions
+    shop.mill.retract(shop.mill.plan_retraction(shop.ids[2], "wrong"))
+    retracted = shop.clock()
+    shop.clock.advance(HOUR)
+    shop.mill.run_until_idle()
+    after = shop.mill.windows.window("shop", START).revisions
+    assert len(after) == len(before) + 1
+    assert shop.mill.windows.as_of("shop", START, retracted - 1).revision.dataset == before[-1]
+    assert shop.mill.windows.as_of("shop", START, retracted).revision.dataset == after[-1]
+    (shop.mill.project.warehouse / after[0].file).unlink()
+    found = shop.mill.windows.as_of("shop", START, shop.sent[0].arrival)
+    assert found.revision is None
+    second = next(one.arrival for one in shop.sent if one.slice == 1)
+    assert found.reaches_back_to == second
+    shop.mill.close()
+
+
+def test_where_a_revision_is_gone_none_is_named_in_its_place(tmp_path):
+    shop = shop_at(tmp_path)
+    revisions = shop.mill.windows.window("shop", START).revisions
+    assert len(revisions) >= 3
+    (shop.mill.project.warehouse / revisions[1].file).unlink()
+    for arrival in sorted({one.arrival for one in shop.sent}):
+        came = {one.slice for one in shop.accepted(by=arrival) if START <= one.time < START + HOUR}
+        slices = {shop.ids[number] for number in came}
+        kept = [one for one in revisions if one.revision != 2 and set(one.slices) == slices]
+        found = shop.mill.windows.as_of("shop", START, arrival).revision
+        assert (found.dataset if found is not None else None) == (kept[-1] if kept else None)
+    shop.mill.close()
+
+
 def test_a_retraction_removes_rows(tmp_path):
-    shop = told(tmp_path)
+    shop = shop_at(tmp_path)
     before = shop.mill.windows.window("shop", START).revisions[-1]
     shop.mill.retract(shop.mill.plan_retraction(shop.ids[2], "wrong"))
     shop.mill.run_until_idle()

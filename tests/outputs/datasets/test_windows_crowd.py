@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.outputs.datasets.conftest import NewStations, Stations, coordinate
+from tests.support.patience import PATIENCE
 
 from tidemill.model.time import HOUR, SECOND
 from tidemill.model.windows import Phase
@@ -72,7 +73,7 @@ def test_three_builder_processes_and_one_is_killed(new_stations: NewStations) ->
     victim.stdout.readline()  # it is in the middle of it now
     os.kill(victim.pid, signal.SIGKILL)
     for process in crowd:
-        process.communicate(timeout=120)
+        process.communicate(timeout=PATIENCE)
     finish(stations)
     windows = stations.windows()
     assert len(windows) == WINDOWS

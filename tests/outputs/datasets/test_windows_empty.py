@@ -35,12 +35,12 @@ def test_a_day_of_nothing_is_one_file_and_every_reader_answers(new_stations: New
         target = stations.root / "out.arrow"
         mill.export("stations", [instant("10:00"), instant("11:00")], "arrow", target)
         mill.export("stations", [instant("11:00")], "parquet", stations.root)
-        told = [event["data"] for _, event in mill.events(limit=100)]
+        reported = [event["data"] for _, event in mill.events(limit=100)]
     assert pa.ipc.open_file(target).read_all().num_rows == 1
     assert [path.name for path in stations.root.glob("*.parquet")] == [
         "stations_20240101T110000Z_1h_r1.parquet"
     ]
-    locations = {str(one["location"]) for one in told if isinstance(one, dict)}
+    locations = {str(one["location"]) for one in reported if isinstance(one, dict)}
     files = [pa.ipc.open_file(stations.root / "warehouse" / one) for one in locations]
     assert all(file.schema.equals(schema) for file in files)
 

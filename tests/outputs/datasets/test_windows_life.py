@@ -32,7 +32,7 @@ def story(stations: Stations) -> dict[str, list[dict[str, object]]]:
         return mill.state.dump()
 
 
-def lived(stations: Stations) -> Stations:
+def with_windows_of_every_state(stations: Stations) -> Stations:
     """Final, sealed, waiting and late windows, with rows outside of bounds and an empty slice."""
     stations.land("a", "10:00", "11:00", rows=["10:05", "10:06", "13:30"], at="11:05")
     stations.land("b", "11:00", "12:00", rows=[], at="12:05")
@@ -46,7 +46,7 @@ def lived(stations: Stations) -> Stations:
 
 
 def test_a_slice_without_rows_covers_and_its_dataset_says_so(new_stations: NewStations) -> None:
-    stations = lived(new_stations(now="09:00"))
+    stations = with_windows_of_every_state(new_stations(now="09:00"))
     table = stations.dataset("11:00")
     assert table.num_rows == 0
     assert table.column_names == ["event_time", "tenant", "event_id", "id", "at", "station", "celsius"]
@@ -54,14 +54,14 @@ def test_a_slice_without_rows_covers_and_its_dataset_says_so(new_stations: NewSt
 
 
 def test_rows_outside_declared_bounds_flag_their_own_windows(new_stations: NewStations) -> None:
-    stations = lived(new_stations(now="09:00"))
+    stations = with_windows_of_every_state(new_stations(now="09:00"))
     assert stations.used("13:00") == {"a"}
     window, _ = stations.window("13:00")
     assert (window.phase, window.reason) == (Phase.WAITING, "coverage")
 
 
 def test_a_dataset_opens_with_pyarrow_duckdb_and_polars(new_stations: NewStations) -> None:
-    stations = lived(new_stations(now="09:00"))
+    stations = with_windows_of_every_state(new_stations(now="09:00"))
     window, _ = stations.window("10:00")
     path = stations.root / "warehouse" / str(window.file)
     rows = pa.ipc.open_file(path).read_all()
@@ -71,7 +71,7 @@ def test_a_dataset_opens_with_pyarrow_duckdb_and_polars(new_stations: NewStation
 
 
 def test_recover_gives_the_same_windows(new_stations: NewStations) -> None:
-    stations = lived(new_stations(now="09:00"))
+    stations = with_windows_of_every_state(new_stations(now="09:00"))
     before, files = story(stations), bytes_of(stations)
     with stations.open() as mill:
         events = {event["id"] for _, event in mill.events()}
@@ -181,7 +181,7 @@ def test_an_event_that_a_later_slice_repeated_is_now_accepted_from_there(new_sta
 
 
 def test_a_rebuild_gives_the_same_rows_under_a_new_revision(new_stations: NewStations) -> None:
-    stations = lived(new_stations(now="09:00"))
+    stations = with_windows_of_every_state(new_stations(now="09:00"))
     with stations.open() as mill:
         steps = mill.windows.plan_rebuild("stations", Interval(instant("10:00"), instant("11:00")))
         assert [(s.key.start, s.action, s.revision, s.next_revision) for s in steps] == [
@@ -196,7 +196,7 @@ def test_a_rebuild_gives_the_same_rows_under_a_new_revision(new_stations: NewSta
 
 
 def test_a_rebuild_can_take_in_what_came_late(new_stations: NewStations) -> None:
-    stations = lived(new_stations(now="09:00"))
+    stations = with_windows_of_every_state(new_stations(now="09:00"))
     with stations.open() as mill:
         span = Interval(instant("10:00"), instant("11:00"))
         (step,) = mill.windows.plan_rebuild("stations", span, include_late=True)
@@ -229,7 +229,7 @@ def test_late_slices_come_out_again_for_as_long_as_declared(new_stations: NewSta
 
 
 def test_another_span_lays_the_windows_out_anew(new_stations: NewStations) -> None:
-    stations = lived(new_stations(now="09:00"))
+    stations = with_windows_of_every_state(new_stations(now="09:00"))
     text = (stations.root / "tidemill.yaml").read_text()
     (stations.root / "tidemill.yaml").write_text(
         text.replace('aggregation_span: "1h"', 'aggregation_span: "2h"')
@@ -259,6 +259,15 @@ def copy_if_there(source: str, to: str) -> None:
         shutil.copy2(source, to)
 
 
+def copy_state_first(root: Path, to: Path) -> None:
+    """As a death leaves it: a file is there before the state says so, while other builders go on."""
+    for file in root.rglob("state.db*"):
+        (to / file.relative_to(root)).parent.mkdir(parents=True, exist_ok=True)
+        copy_if_there(str(file), str(to / file.relative_to(root)))
+    others = shutil.ignore_patterns("state.db*")
+    shutil.copytree(root, to, copy_function=copy_if_there, ignore=others, dirs_exist_ok=True)
+
+
 def test_dead_at_any_point_nothing_is_lost_and_nothing_comes_twice(
     new_stations: NewStations, tmp_path: Path
 ) -> None:
@@ -272,14 +281,14 @@ def test_dead_at_any_point_nothing_is_lost_and_nothing_comes_twice(
     def copy(point: str) -> None:
         if point not in copies:
             copies[point] = tmp_path / f"at-{point}"
-            shutil.copytree(stations.root, copies[point], copy_function=copy_if_there)
+            copy_state_first(stations.root, copies[point])
 
     with observed(copy):
         stations.tick()
     wanted, files = stations.windows(), bytes_of(stations)
     assert {p for p in copies if p.startswith(("windows.", "dataset."))} == {
         "windows.after_lay",
-        "windows.after_judge",
+        "windows.after_evaluate",
         "windows.after_take",
         "dataset.after_temp",
         "dataset.after_link",
@@ -318,7 +327,7 @@ def test_windows_wait_while_slices_go_through_the_gate_again(new_stations: NewSt
 
 
 def test_verify_proves_every_dataset(new_stations: NewStations) -> None:
-    stations = lived(new_stations(now="09:00"))
+    stations = with_windows_of_every_state(new_stations(now="09:00"))
     with stations.open() as mill:
         audit = mill.verify()
         assert (audit.ok, audit.streams[0].datasets) == (True, 3)

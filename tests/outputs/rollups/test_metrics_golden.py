@@ -26,8 +26,10 @@ from tests.support.oracles.metrics import MetricOracle
 from tests.support.oracles.oracle import Oracle
 from tests.support.oracles.project import project_text
 from tests.support.oracles.stream import REQUESTS
+from tests.support.patience import PATIENCE
 from tests.support.pipeline import NOON, NewPlant, Plant, ndjson, request, start_child
 
+from tidemill.formats.stored_slice import content_bytes
 from tidemill.mill import Mill
 from tidemill.model.errors import QueryError
 from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
@@ -375,7 +377,7 @@ def story(new_plant: NewPlant, tmp_path_factory: pytest.TempPathFactory) -> Stor
 def expected(mill: Mill) -> MetricOracle:
     oracle = Oracle(METERED)
     for entry in mill.state.slices("requests"):
-        lines = (mill.project.warehouse / entry.slice.path).read_bytes().splitlines()
+        lines = content_bytes(mill.project.warehouse / entry.slice.path).splitlines()
         oracle.land(entry.id, lines, entry.slice.arrival, entry.slice.source)
     return MetricOracle(METERED, oracle.accepted)
 
@@ -419,7 +421,7 @@ def test_m12_a_process_that_is_killed_and_started_again_has_exact_totals(
     plant = story.at["accept.after_stage"].copy(tmp_path / "corpse")
     for point in ("raw.before_commit", "raw.after_commit", "rollups.after_build", "rollups.after_commit"):
         process = start_child(CHILD, plant.root, NOON, TIDEMILL_FAILPOINT=point)
-        _, said = process.communicate(timeout=300)
+        _, said = process.communicate(timeout=PATIENCE)
         assert process.returncode == EXIT_CODE, said
     with plant.open() as mill, story.after.open() as other:
         mill.run_until_idle()

@@ -92,5 +92,5 @@ def test_percentiles_of_a_million_samples_are_within_the_declared_accuracy(accur
     quantiles = [Fraction(n, 1000) for n in (1, 10, 50, 99, 100, 101, 140, 250, 500, 750, 900, 950, 990, 999)]
     for quantile in [*quantiles, Fraction(1)]:
         exact = int(np.percentile(samples, float(quantile * 100), method="inverted_cdf"))
-        told = percentile(metric.bins, counts, quantile, cell["v0_min"], cell["v0_max"])
-        assert abs(told - exact) <= Fraction(accuracy) * abs(exact), (quantile, exact, told)
+        reported = percentile(metric.bins, counts, quantile, cell["v0_min"], cell["v0_max"])
+        assert abs(reported - exact) <= Fraction(accuracy) * abs(exact), (quantile, exact, reported)

@@ -250,7 +250,7 @@ def test_a_process_that_dies_as_it_merges_leaves_nothing_to_repair(
     plant = dripped.copy(tmp_path / "plant")
     before = plant.tiles()
     monkeypatch.setattr(compaction, "FAN_IN", 2)
-    monkeypatch.setattr("tidemill.storage.state.sqlite.SqliteState.apply_tiles", _dies)
+    monkeypatch.setattr("tidemill.storage.state.sql_state.SqlState.apply_tiles", _dies)
     with plant.open() as mill, pytest.raises(KeyboardInterrupt):
         mill.workers.roller("requests").compact()
     monkeypatch.undo()
@@ -296,8 +296,8 @@ def test_results_of_windows_are_merged_and_stay_what_they_were(
     forget(plant)
     recover(plant.root, spark=plant.spark)
     after = dump(plant)
-    told = [{k: v for k, v in e.items() if k in ("id", "type", "data")} for e in before["outbox"]]
-    assert [{k: v for k, v in e.items() if k in ("id", "type", "data")} for e in after["outbox"]] == told
+    reported = [{k: v for k, v in e.items() if k in ("id", "type", "data")} for e in before["outbox"]]
+    assert [{k: v for k, v in e.items() if k in ("id", "type", "data")} for e in after["outbox"]] == reported
     with plant.open() as mill:
         mill.run_until_idle()
         assert mill.verify().findings == []

@@ -42,7 +42,7 @@ def content(plant: Plant, one: Batched) -> tuple[Delta, ...]:
     return deltas_in((plant.mill.project.warehouse / one.file).read_bytes())
 
 
-def told(plant: Plant) -> list[dict[str, object]]:
+def listed(plant: Plant) -> list[dict[str, object]]:
     return [event["data"] for _, event in plant.mill.events()]  # type: ignore[misc]
 
 
@@ -59,7 +59,7 @@ def test_a_batch_is_a_window_with_an_id_a_hash_a_revision_stats_and_an_event(pla
     assert (stats.received, stats.deltas, stats.vectors, stats.duration) == (5, 2, 2, 49_000_000)
     assert stats.bytes == window.bytes
     assert content(plant, one) == (FIRST[3], delta("a5", "v", 50, "replace", [1, 9, 7]))
-    (event,) = told(plant)
+    (event,) = listed(plant)
     assert (event["window_id"], event["revision"], event["hash"]) == (window.key.id, 1, window.observed)
     assert event["deltas"] == {
         "received": 5, "vectors": 2, "average": round(stats.bytes / 2, 1), "duration": "PT49S",
@@ -94,7 +94,11 @@ def test_a_late_delta_makes_the_next_revision_and_a_retraction_the_one_after(pla
     assert one.published is not None
     assert (one.published.window.revision, one.published.window.trigger) == (3, "retraction")
     assert content(plant, one)[0] == FIRST[3]
-    assert [(event["revision"], event["supersedes"]) for event in told(plant)] == [(1, None), (2, 1), (3, 2)]
+    assert [(event["revision"], event["supersedes"]) for event in listed(plant)] == [
+        (1, None),
+        (2, 1),
+        (3, 2),
+    ]
 
 
 def test_a_late_delta_is_ignored_and_counted_where_that_is_declared(tmp_path: Path) -> None:
@@ -142,7 +146,7 @@ def test_a_window_in_which_nothing_happened_is_a_batch_of_nothing(plant: Plant, 
     assert [one.stats.received for one in found if one.stats is not None] == [5, 0]
     assert found[1].file == tmp_path / "copies" / "20240115T120100Z_1m.arrow"
     assert deltas_in(found[1].file.read_bytes()) == ()
-    assert sorted(data["deltas"]["vectors"] for data in told(plant)) == [0, 2]  # type: ignore[index]
+    assert sorted(data["deltas"]["vectors"] for data in listed(plant)) == [0, 2]  # type: ignore[index]
     assert plant.mill.verify().ok
 
 

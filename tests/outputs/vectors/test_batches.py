@@ -173,10 +173,10 @@ def test_windows_are_as_wide_as_asked_for_and_cut_where_asked(tmp_path: Path) ->
     plant.land(*(at_noon(f"d{n}", f"v{n % 2}", 20 * n, "add", [1, 2, 3]) for n in range(6)))
     plant.tick()
     chains = plant.mill.chains
-    told = [
+    reported = [
         (one.start - NOON, one.end - NOON, one.stats.received) for one in chains.windows("drift", "1m").found
     ]
-    assert told == [(0, MINUTE, 3), (MINUTE, 2 * MINUTE, 3)]
+    assert reported == [(0, MINUTE, 3), (MINUTE, 2 * MINUTE, 3)]
     (hour,) = chains.batches("drift")
     assert (hour.start, hour.batch.stats.vectors) == (NOON, 2)
     (some,) = chains.batches("drift", start=NOON + 20 * SECOND, end=NOON + 60 * SECOND)

@@ -21,6 +21,8 @@ from tidemill.storage.tables.parts import read_footer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def plant(tmp_path: Path) -> Iterator[Plant]:

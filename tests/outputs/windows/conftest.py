@@ -145,5 +145,5 @@ def new_rows(tmp_path: Path, spark: SparkSession) -> NewRows:
 
 def summed(kind: str = "tumbling", aggregates: Sequence[str] = (), **options: object) -> dict[str, object]:
     """A declared window that sums `a`."""
-    told = {"sum": "sum(a)"} | {name: f"{name}(a)" for name in aggregates}
-    return {"kind": kind, "aggregates": told, **options}
+    reported = {"sum": "sum(a)"} | {name: f"{name}(a)" for name in aggregates}
+    return {"kind": kind, "aggregates": reported, **options}

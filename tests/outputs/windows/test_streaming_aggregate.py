@@ -301,8 +301,8 @@ def test_floats_add_up_to_what_is_nearest_and_to_nan_where_nothing_is(
     rows: list[dict[str, Plain]] = [{"at": 0, "f": value} for value in [*held, None]]
     for ordered in (rows, rows[::-1]):
         (found,) = results(spec, ordered).to_pylist()
-        told = [found["a.sum"], found["a.avg"], found["a.stddev"]]
-        assert list(map(repr, told)) == list(map(repr, [total, average, deviation]))
+        reported = [found["a.sum"], found["a.avg"], found["a.stddev"]]
+        assert list(map(repr, reported)) == list(map(repr, [total, average, deviation]))
 
 
 # -- by fractions
@@ -358,12 +358,12 @@ def expected_results(spec: WindowSpec, rows: Sequence[dict[str, Plain]]) -> list
         for interval in spec.windows_at(at):
             key = (interval.start, row["tenant"], *(row[name] for name in spec.grouped_by))
             groups.setdefault(key, []).append(row)
-    told: list[dict[str, Plain]] = []
+    reported: list[dict[str, Plain]] = []
     for key in sorted(groups, key=lambda key: [ranking(value) for value in key]):
         mine = groups[key]
         start = key[0]
         assert isinstance(start, int)
-        told.append(
+        reported.append(
             {"tenant": key[1], "start": start, "end": start + spec.size, "ordinal": 0}
             | {f"g.{name}": value for name, value in zip(spec.grouped_by, key[2:], strict=True)}
             | {
@@ -378,7 +378,7 @@ def expected_results(spec: WindowSpec, rows: Sequence[dict[str, Plain]]) -> list
             }
             | {f"a.{each.name}": exactly(each, mine) for each in spec.aggregates}
         )
-    return told
+    return reported
 
 
 def ranking(value: Plain) -> tuple[bool, Plain | bytes]:

@@ -20,27 +20,27 @@ from tidemill.outputs.windows.assign import assign
 from tidemill.testing import StreamingOracle, meet
 
 
-def same(each: Aggregate, found: object, told: Value) -> bool:
+def same(each: Aggregate, found: object, reported: Value) -> bool:
     if isinstance(found, Decimal):
-        return int(found.scaleb(each.scale)) == told
-    if each.type == "float" and isinstance(found, float) and isinstance(told, float):
-        return math.isclose(found, told, rel_tol=1e-12, abs_tol=1e-12)
-    return found == told
+        return int(found.scaleb(each.scale)) == reported
+    if each.type == "float" and isinstance(found, float) and isinstance(reported, float):
+        return math.isclose(found, reported, rel_tol=1e-12, abs_tol=1e-12)
+    return found == reported
 
 
 def check(case: StreamingCase) -> None:
     """All results: which of them meet a condition is decided when they come out."""
     case = case._replace(spec=replace(case.spec, having=None))
     oracle = StreamingOracle(case.spec, SCALES)
-    told = meet(
+    met_rows = meet(
         case.slices, case.tolerance, idle_timeout=case.idle_timeout, max_bytes=case.max_bytes, now=case.now
     )
-    table = table_of(case.spec, told.rows)
+    table = table_of(case.spec, met_rows.rows)
     for flush in (False, True):
-        assigned = assign(case.spec, table, told.watermark, flush=flush)
+        assigned = assign(case.spec, table, met_rows.watermark, flush=flush)
         every = aggregate(case.spec, STREAM, table, assigned).to_pylist()
         found = [each for each in every if each["closed"]]
-        expected = oracle.numbered(told.rows, told.watermark, flush=flush)
+        expected = oracle.numbered(met_rows.rows, met_rows.watermark, flush=flush)
         assert [
             (
                 *(each["tenant"], each["start"], each["end"], each["ordinal"], each["rows"]),

@@ -79,10 +79,10 @@ def test_by_window_a_row_counts_in_those_sliding_windows_that_were_open(new_rows
         totals = late_totals(mill.feed("rows"))
         metrics = mill.meter.text()
     for window, dropped, moved in (("w", 1, 0), ("next", 0, 1)):  # one was in time for its window
-        told = f'stream="rows",window="{window}"'
-        assert f'tidemill_late_rows_total{{fate="dropped",{told}}} {dropped}.0' in metrics
-        assert f'tidemill_late_rows_total{{fate="next_window",{told}}} {moved}.0' in metrics
-        assert f'fate="on_time",{told}' not in metrics
+        reported = f'stream="rows",window="{window}"'
+        assert f'tidemill_late_rows_total{{fate="dropped",{reported}}} {dropped}.0' in metrics
+        assert f'tidemill_late_rows_total{{fate="next_window",{reported}}} {moved}.0' in metrics
+        assert f'fate="on_time",{reported}' not in metrics
     assert {each["window"]: (each["fate"], each["start"] is not None) for each in newer} == {
         "w": (Fate.DISCARDED, False),
         "next": (Fate.NEXT_WINDOW, True),
@@ -196,8 +196,8 @@ def test_a_late_row_finds_the_session_that_did_not_come_out(new_rows: NewRows) -
     assert rows.results("s", "sum", "revision") == [(1, 8, 15, 3)]
     assert rows.results("c", "sum") == [(1, 2.000001, 9)]
     with rows.open() as mill:
-        told = [event["data"] for _, event in mill.events()]
-    assert sum(data["withdrawn"] for data in told) == 0
+        reported = [event["data"] for _, event in mill.events()]
+    assert sum(data["withdrawn"] for data in reported) == 0
     assert rows.verify() == []
 
 

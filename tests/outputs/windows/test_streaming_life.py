@@ -281,9 +281,9 @@ def made_of(mill: Mill) -> str:
 
 def _story(rows: Rows) -> tuple[object, ...]:
     with rows.open() as mill:
-        told = {event["id"] for _, event in mill.events()}
+        reported = {event["id"] for _, event in mill.events()}
     found = [rows.results(name, "sum", "rows", "revision", "hash") for name in ("w", "s", "c")]
-    return (*found, told)
+    return (*found, reported)
 
 
 LIFE = {
@@ -419,14 +419,21 @@ def test_in_processing_time_a_tick_at_the_end_of_a_session_does_not_end_it(new_r
 def test_an_open_session_is_not_carried_by_its_rows(new_rows: NewRows) -> None:
     """What is kept of it does not grow with its rows, and late rows still find it."""
     late = {"policy": "reemit", "max_lateness": "1h"}
-    told = {
+    reported = {
         "sum": "sum(a)",
         "mean": "avg(price)",
         "first": "first(a)",
         "last": "last(a)",
         "low": "min(price)",
     }
-    window = {"kind": "session", "gap": "5s", "key": "b", "group_by": "who", "aggregates": told, "late": late}
+    window = {
+        "kind": "session",
+        "gap": "5s",
+        "key": "b",
+        "group_by": "who",
+        "aggregates": reported,
+        "late": late,
+    }
     rows = new_rows(windows={"w": window})
     sizes = []
     for step in range(8):

@@ -130,11 +130,11 @@ def test_the_first_results_are_told_of_although_the_process_died(
     rows.land((5, 1), (12, 2), (40, 1))
     with observed(copying(rows, "results.after_commit", tmp_path / "left")):
         rows.tick()
-    told = [event["id"] for event in events(rows)]
-    assert len(told) == 2
+    reported = [event["id"] for event in events(rows)]
+    assert len(reported) == 2
     rows.folder = tmp_path / "left"
     rows.tick()
-    assert [event["id"] for event in events(rows)] == told
+    assert [event["id"] for event in events(rows)] == reported
 
 
 def events(rows: Rows) -> list[dict[str, object]]:

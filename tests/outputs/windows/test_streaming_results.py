@@ -76,7 +76,7 @@ def fresh(spec: WindowSpec, results: Sequence[Result]) -> pa.Table:
     rows = []
     for result in results:
         count = result.rows or len(result.slices)
-        told: dict[str, object] = {
+        reported: dict[str, object] = {
             "tenant": result.tenant,
             "start": result.start,
             "end": result.end,
@@ -90,9 +90,9 @@ def fresh(spec: WindowSpec, results: Sequence[Result]) -> pa.Table:
             "hash": set_hash(result.slices),
             "closed": result.closed,
         }
-        told |= {f"g.{name}": value for name, value in zip(spec.grouped_by, result.group, strict=True)}
-        told |= {f"a.{aggregate.name}": count for aggregate in spec.aggregates}
-        rows.append(told)
+        reported |= {f"g.{name}": value for name, value in zip(spec.grouped_by, result.group, strict=True)}
+        reported |= {f"a.{aggregate.name}": count for aggregate in spec.aggregates}
+        rows.append(reported)
     return pa.Table.from_pylist(rows, schema=fresh_schema(spec, STREAM))
 
 
@@ -123,12 +123,12 @@ class Book:
             trigger=trigger,
         )
         self.table = pa.concat_tables([self.table, found.table])
-        told: list[dict[str, object]] = found.table.to_pylist()
+        reported: list[dict[str, object]] = found.table.to_pylist()
         assert (found.results, found.withdrawn) == (
-            sum(not row["withdrawn"] for row in told),
-            sum(bool(row["withdrawn"]) for row in told),
+            sum(not row["withdrawn"] for row in reported),
+            sum(bool(row["withdrawn"]) for row in reported),
         )
-        return told
+        return reported
 
 
 def current_and_withdrawn(table: pa.Table, spec: WindowSpec) -> pa.Table:

@@ -116,9 +116,9 @@ def part(folder: Path, name: str, rows: Sequence[Row], stats: Sequence[str] = ST
     return written.path
 
 
-def spec_of(kind: WindowKind = WindowKind.TUMBLING, **told: object) -> WindowSpec:
+def spec_of(kind: WindowKind = WindowKind.TUMBLING, **reported: object) -> WindowSpec:
     first = WindowSpec("trips", "w", kind, size=10, step=10, gap=5, count=2)
-    spec = replace(first, **told)  # type: ignore[arg-type]
+    spec = replace(first, **reported)  # type: ignore[arg-type]
     total = Aggregate("total", Function.SUM, "fare", "decimal", 2)
     return replace(spec, aggregates=(total,)) if not spec.aggregates else spec
 

@@ -19,6 +19,8 @@ from tidemill.model.streaming import Fate, LatePolicy, Trigger, WindowResult, Wi
 from tidemill.model.time import SECOND, WEEK
 from tidemill.testing.streaming import StreamingOracle, StreamingRow, meet
 
+pytestmark = pytest.mark.long
+
 quick = examples(60)
 long = at_length(10_000)
 
@@ -74,14 +76,14 @@ class Compared:
 
 
 def met(case: StreamingCase, upto: int, now: int | None = None) -> tuple[list[StreamingRow], int | None]:
-    told = meet(
+    met_rows = meet(
         case.slices[:upto],
         case.tolerance,
         idle_timeout=case.idle_timeout,
         max_bytes=case.max_bytes,
         now=now,
     )
-    return told.rows, told.watermark
+    return met_rows.rows, met_rows.watermark
 
 
 def check(case: StreamingCase) -> None:

@@ -32,10 +32,10 @@ _seqs = count(1)
 
 def spec(kind: str, **more: object) -> WindowSpec:
     """A window that sums `a`."""
-    told: dict[str, object] = {"aggregates": SUM, **more}
+    described: dict[str, object] = {"aggregates": SUM, **more}
     if kind == "tumbling":
-        told["step"] = told["size"]
-    return WindowSpec(STREAM.name, "w", WindowKind(kind), **told)  # type: ignore[arg-type]
+        described["step"] = described["size"]
+    return WindowSpec(STREAM.name, "w", WindowKind(kind), **described)  # type: ignore[arg-type]
 
 
 TEN = spec("tumbling", size=10 * SECOND)
@@ -63,7 +63,7 @@ def sums(emitted: Iterable[Emitted]) -> list[Value]:
     return [each.result.values["total"] for each in emitted if not each.withdrawn]
 
 
-def told(emitted: Iterable[Emitted]) -> list[tuple[object, ...]]:
+def described(emitted: Iterable[Emitted]) -> list[tuple[object, ...]]:
     """(start, end in seconds, sum, revision, trigger) of results; of those taken back, `gone` for the sum."""
     return [
         (
@@ -111,17 +111,17 @@ def v4() -> EventTime:
 def test_v4_v5_v6_v7_a_tumbling_window_comes_out_when_the_watermark_reaches_its_end() -> None:
     pipe = v4()
     assert moment(pipe.watermark) == 0
-    assert told(pipe.land(batch((17, 17)))) == [(0, 10, 12, 1, "watermark")]  # V5
+    assert described(pipe.land(batch((17, 17)))) == [(0, 10, 12, 1, "watermark")]  # V5
     assert moment(pipe.watermark) == 10
     assert pipe.land(batch((2, 100))) == []  # V6
     assert pipe.fates[Fate.DISCARDED] == 1
-    assert told(pipe.land(batch((27, 27)))) == [(10, 20, 17, 1, "watermark")]  # V7
+    assert described(pipe.land(batch((27, 27)))) == [(10, 20, 17, 1, "watermark")]  # V7
     assert moment(pipe.watermark) == 20
 
 
 def test_v8_a_graceful_stop_brings_out_what_is_open_and_makes_up_no_watermark() -> None:
     pipe = v4()
-    assert told(pipe.stop()) == [(0, 10, 12, 1, "stop")]
+    assert described(pipe.stop()) == [(0, 10, 12, 1, "stop")]
     assert moment(pipe.watermark) == 0
     assert pipe.stop() == []
 
@@ -129,7 +129,7 @@ def test_v8_a_graceful_stop_brings_out_what_is_open_and_makes_up_no_watermark() 
 def test_a_stop_flushes_all_windows_in_order() -> None:
     pipe = EventTime(TEN, 100 * SECOND)
     pipe.land(batch((35, 3), (5, 1), (15, 2)))
-    assert told(pipe.stop()) == [(0, 10, 1, 1, "stop"), (10, 20, 2, 1, "stop"), (30, 40, 3, 1, "stop")]
+    assert described(pipe.stop()) == [(0, 10, 1, 1, "stop"), (10, 20, 2, 1, "stop"), (30, 40, 3, 1, "stop")]
 
 
 def test_after_a_stop_more_rows_make_the_next_revision_and_equal_ones_none() -> None:
@@ -137,8 +137,8 @@ def test_after_a_stop_more_rows_make_the_next_revision_and_equal_ones_none() -> 
     pipe.stop()
     pipe.land(batch((8, 5)))
     pipe.land(batch((12, 1)))
-    assert told(pipe.stop()) == [(0, 10, 17, 2, "stop"), (10, 20, 1, 1, "stop")]
-    assert told(pipe.land(batch((27, 2)))) == []  # both close as they had come out
+    assert described(pipe.stop()) == [(0, 10, 17, 2, "stop"), (10, 20, 1, 1, "stop")]
+    assert described(pipe.land(batch((27, 2)))) == []  # both close as they had come out
     assert moment(pipe.watermark) == 20
 
 
@@ -162,9 +162,9 @@ def test_v10_groups_of_a_tumbling_window_have_a_result_each() -> None:
 def test_v17_a_count_window_comes_out_with_its_last_row_and_a_stop_flushes_the_rest() -> None:
     windows = Windows(spec("count", count=2))
     windows.push(batch((1, 10), (2, 20), (3, 30), (4, 40), (5, 50)))
-    assert told(windows.advance(3 * SECOND)) == [(1, 2.000001, 30, 1, "count")]
-    assert told(windows.advance(5 * SECOND)) == [(3, 4.000001, 70, 1, "count")]
-    assert told(windows.stop()) == [(5, 5.000001, 50, 1, "stop")]
+    assert described(windows.advance(3 * SECOND)) == [(1, 2.000001, 30, 1, "count")]
+    assert described(windows.advance(5 * SECOND)) == [(3, 4.000001, 70, 1, "count")]
+    assert described(windows.stop()) == [(5, 5.000001, 50, 1, "stop")]
 
 
 def test_v20_a_state_window_opens_and_emits_by_conditions_and_groups_inside() -> None:
@@ -198,8 +198,11 @@ def test_a_condition_on_a_float_takes_the_nearest_double_of_its_number() -> None
 def test_rows_outside_a_state_window_are_in_none_and_an_opening_row_may_emit() -> None:
     windows = Windows(spec("state", open=parse_condition("a >= 1"), emit=parse_condition("a >= 4")))
     windows.push(batch((1, 0), (2, 5), (3, 0), (4, 1), (5, 0), (6, 9), (7, 1)))
-    assert told(windows.advance(7 * SECOND)) == [(2, 2.000001, 5, 1, "state"), (4, 6.000001, 10, 1, "state")]
-    assert told(windows.stop()) == [(7, 7.000001, 1, 1, "stop")]
+    assert described(windows.advance(7 * SECOND)) == [
+        (2, 2.000001, 5, 1, "state"),
+        (4, 6.000001, 10, 1, "state"),
+    ]
+    assert described(windows.stop()) == [(7, 7.000001, 1, 1, "stop")]
 
 
 def test_conditions_compare_decimals_by_their_scale() -> None:
@@ -210,23 +213,23 @@ def test_conditions_compare_decimals_by_their_scale() -> None:
 
 def test_a_row_is_in_every_sliding_window_that_holds_it() -> None:
     pipe = EventTime(spec("sliding", size=10 * SECOND, step=4 * SECOND), 0)
-    assert told(pipe.land(batch((9, 1), (12, 2)))) == [(0, 10, 1, 1, "watermark")]
-    assert told(pipe.land(batch((16, 4)))) == [(4, 14, 3, 1, "watermark")]
-    assert told(pipe.stop()) == [(8, 18, 7, 1, "stop"), (12, 22, 6, 1, "stop"), (16, 26, 4, 1, "stop")]
+    assert described(pipe.land(batch((9, 1), (12, 2)))) == [(0, 10, 1, 1, "watermark")]
+    assert described(pipe.land(batch((16, 4)))) == [(4, 14, 3, 1, "watermark")]
+    assert described(pipe.stop()) == [(8, 18, 7, 1, "stop"), (12, 22, 6, 1, "stop"), (16, 26, 4, 1, "stop")]
 
 
 def test_a_row_exactly_a_gap_after_the_last_one_is_of_the_same_session() -> None:
     pipe = EventTime(spec("session", gap=5 * SECOND), 0)
     assert pipe.land(batch((1, 1), (6, 2))) == []
     assert pipe.land(batch((11, 4))) == []
-    assert told(pipe.land(batch((16.000001, 8)))) == [(1, 16, 7, 1, "watermark")]
+    assert described(pipe.land(batch((16.000001, 8)))) == [(1, 16, 7, 1, "watermark")]
 
 
 def test_exclusive_a_row_at_the_instant_that_a_session_ends_begins_the_next() -> None:
     pipe = EventTime(spec("session", gap=5 * SECOND, inclusive=False), 0)
     assert pipe.land(batch((1, 1), (5.999999, 2), (10.999998, 4))) == []
-    assert told(pipe.land(batch((15.999998, 8)))) == [(1, 15.999998, 7, 1, "watermark")]
-    assert told(pipe.land(batch((21, 16)))) == [(15.999998, 20.999998, 8, 1, "watermark")]
+    assert described(pipe.land(batch((15.999998, 8)))) == [(1, 15.999998, 7, 1, "watermark")]
+    assert described(pipe.land(batch((21, 16)))) == [(15.999998, 20.999998, 8, 1, "watermark")]
 
 
 def test_sessions_are_of_a_key_and_of_a_tenant() -> None:
@@ -288,7 +291,7 @@ def test_windows_of_milliseconds_and_of_weeks_lie_on_the_same_kind_of_grid(unit:
 def test_times_before_the_epoch_lie_in_windows_too() -> None:
     windows = Windows(TEN)
     windows.push(batch((-1, 1), (-10, 2), (-10.000001, 4)))
-    assert told(windows.advance(0)) == [(-20, -10, 4, 1, "watermark"), (-10, 0, 3, 1, "watermark")]
+    assert described(windows.advance(0)) == [(-20, -10, 4, 1, "watermark"), (-10, 0, 3, 1, "watermark")]
 
 
 # --- late rows ---------------------------------------------------------------------------------------
@@ -297,10 +300,10 @@ def test_times_before_the_epoch_lie_in_windows_too() -> None:
 def test_a_late_row_counts_in_the_window_of_the_watermark_it_met() -> None:
     pipe = EventTime(spec("tumbling", size=10 * SECOND, late=LatePolicy.NEXT_WINDOW), 2 * SECOND)
     pipe.land(batch((3, 1)))
-    assert told(pipe.land(batch((14, 2)))) == [(0, 10, 1, 1, "watermark")]
+    assert described(pipe.land(batch((14, 2)))) == [(0, 10, 1, 1, "watermark")]
     assert pipe.land(batch((4, 4))) == []  # late: the watermark is 12
     (out,) = pipe.land(batch((22, 8)))
-    assert told([out]) == [(10, 20, 6, 1, "watermark")]
+    assert described([out]) == [(10, 20, 6, 1, "watermark")]
     assert (out.result.late_rows, moment(out.result.first_time), moment(out.result.last_time)) == (1, 4, 14)
     assert pipe.fates[Fate.NEXT_WINDOW] == 1
 
@@ -309,7 +312,7 @@ def test_next_window_at_tolerance_0_keeps_rows_of_equal_times() -> None:
     pipe = EventTime(spec("tumbling", size=10 * SECOND, late=LatePolicy.NEXT_WINDOW), 0)
     for each in (1, 2, 4):
         assert pipe.land(batch((5, each))) == []
-    assert told(pipe.land(batch((10, 8)))) == [(0, 10, 7, 1, "watermark")]
+    assert described(pipe.land(batch((10, 8)))) == [(0, 10, 7, 1, "watermark")]
 
 
 def test_reemit_brings_a_window_out_again_while_lateness_allows_it() -> None:
@@ -318,11 +321,11 @@ def test_reemit_brings_a_window_out_again_while_lateness_allows_it() -> None:
     pipe.land(batch((1, 1)))
     (first,) = pipe.land(batch((12, 2)))
     (again,) = pipe.land(batch((2, 4)))
-    assert told([first, again]) == [(0, 10, 1, 1, "watermark"), (0, 10, 5, 2, "late")]
+    assert described([first, again]) == [(0, 10, 1, 1, "watermark"), (0, 10, 5, 2, "late")]
     assert again.window_id == first.window_id
     assert (again.result.late_rows, again.supersedes, again.slices) == (1, (), 2)
     pipe.land(batch((25, 8)))
-    assert told(pipe.land(batch((5, 16)))) == [(0, 10, 21, 3, "late")]  # 20 s late: the last that counts
+    assert described(pipe.land(batch((5, 16)))) == [(0, 10, 21, 3, "late")]  # 20 s late: the last that counts
     assert pipe.land(batch((4.999999, 32))) == []
     assert pipe.fates == {Fate.ON_TIME: 3, Fate.REEMITTED: 2, Fate.TOO_LATE: 1}
 
@@ -330,14 +333,14 @@ def test_reemit_brings_a_window_out_again_while_lateness_allows_it() -> None:
 def test_a_late_row_may_open_a_window_that_nobody_had_seen() -> None:
     pipe = EventTime(spec("tumbling", size=SECOND, late=LatePolicy.REEMIT, max_lateness=HOUR), 0)
     pipe.land(batch((100, 1)))
-    assert told(pipe.land(batch((40.5, 2)))) == [(40, 41, 2, 1, "watermark")]
+    assert described(pipe.land(batch((40.5, 2)))) == [(40, 41, 2, 1, "watermark")]
 
 
 def test_a_late_row_in_a_window_that_is_still_open_just_counts() -> None:
     pipe = EventTime(spec("tumbling", size=10 * SECOND, late=LatePolicy.REEMIT, max_lateness=SECOND), 0)
     pipe.land(batch((5, 1)))
     assert pipe.land(batch((4, 2))) == []
-    assert told(pipe.land(batch((10, 4)))) == [(0, 10, 3, 1, "watermark")]
+    assert described(pipe.land(batch((10, 4)))) == [(0, 10, 3, 1, "watermark")]
 
 
 def session_by_late_rows() -> tuple[EventTime, list[Emitted]]:
@@ -347,14 +350,14 @@ def session_by_late_rows() -> tuple[EventTime, list[Emitted]]:
     out = []
     for seconds, a in ((1, 1), (3, 2), (10, 4), (12, 8), (30, 16)):
         out += pipe.land(batch((seconds, a)))
-    assert told(out) == [(1, 8, 3, 1, "watermark"), (10, 17, 12, 1, "watermark")]
+    assert described(out) == [(1, 8, 3, 1, "watermark"), (10, 17, 12, 1, "watermark")]
     return pipe, out
 
 
 def test_sessions_that_a_late_row_merges_are_replaced_by_one() -> None:
     pipe, (early, late) = session_by_late_rows()
     merged, gone = pipe.land(batch((6, 32)))
-    assert told([merged, gone]) == [(1, 17, 47, 2, "late"), (10, 17, "gone", 2, "late")]
+    assert described([merged, gone]) == [(1, 17, 47, 2, "late"), (10, 17, "gone", 2, "late")]
     assert merged.window_id == early.window_id
     assert merged.supersedes == (late.window_id,)
     assert (gone.window_id, gone.superseded_by) == (late.window_id, merged.window_id)
@@ -363,7 +366,7 @@ def test_sessions_that_a_late_row_merges_are_replaced_by_one() -> None:
 def test_a_session_that_begins_earlier_by_a_late_row_is_another_one() -> None:
     pipe, (early, _) = session_by_late_rows()
     fresh, gone = pipe.land(batch((0, 32)))
-    assert told([fresh, gone]) == [(0, 8, 35, 1, "watermark"), (1, 8, "gone", 2, "late")]
+    assert described([fresh, gone]) == [(0, 8, 35, 1, "watermark"), (1, 8, "gone", 2, "late")]
     assert fresh.window_id != early.window_id
     assert fresh.supersedes == (early.window_id,)
     assert gone.superseded_by == fresh.window_id
@@ -371,17 +374,17 @@ def test_a_session_that_begins_earlier_by_a_late_row_is_another_one() -> None:
 
 def test_a_late_row_between_sessions_that_touches_neither_is_a_session_of_its_own() -> None:
     pipe, _ = session_by_late_rows()
-    assert told(pipe.land(batch((22, 32)))) == [(22, 27, 32, 1, "watermark")]
+    assert described(pipe.land(batch((22, 32)))) == [(22, 27, 32, 1, "watermark")]
 
 
 def test_a_session_that_a_late_row_prolongs_beyond_the_watermark_is_not_over() -> None:
     declared = spec("session", gap=5 * SECOND, late=LatePolicy.REEMIT, max_lateness=HOUR)
     windows = Windows(declared)
     windows.push(batch((1, 1)))
-    assert told(windows.advance(7 * SECOND)) == [(1, 6, 1, 1, "watermark")]
+    assert described(windows.advance(7 * SECOND)) == [(1, 6, 1, 1, "watermark")]
     windows.late(row(5, 2))
-    assert told(windows.advance(7 * SECOND)) == [(1, 6, "gone", 2, "late")]
-    assert told(windows.advance(10 * SECOND)) == [(1, 10, 3, 3, "late")]
+    assert described(windows.advance(7 * SECOND)) == [(1, 6, "gone", 2, "late")]
+    assert described(windows.advance(10 * SECOND)) == [(1, 10, 3, 3, "late")]
 
 
 def test_sessions_merged_into_one_that_is_still_open_are_named_when_it_comes_out() -> None:
@@ -393,7 +396,7 @@ def test_sessions_merged_into_one_that_is_still_open_are_named_when_it_comes_out
     (gone,) = windows.advance(9 * SECOND)
     assert gone.withdrawn
     (merged,) = windows.advance(14 * SECOND)
-    assert told([merged]) == [(1, 14, 15, 1, "watermark")]
+    assert described([merged]) == [(1, 14, 15, 1, "watermark")]
     assert merged.supersedes == (first.window_id,)
     assert gone.superseded_by == merged.window_id
 
@@ -406,7 +409,7 @@ def test_a_late_row_changes_every_later_count_window_of_its_key() -> None:
     assert sums(before) == [3, 48, 12]
     windows.late(row(1.5, 64, b="x"))
     after = windows.advance(4 * SECOND)
-    assert told(after) == [
+    assert described(after) == [
         (1, 1.500001, 65, 2, "late"),
         (2, 3.000001, 6, 1, "count"),
         (3, 4.000001, "gone", 2, "late"),
@@ -422,7 +425,7 @@ def test_a_window_of_the_same_slices_but_other_rows_comes_out_again() -> None:
     (first,) = windows.advance(SECOND)
     windows.late(row(0, 8))
     fresh, again = windows.advance(SECOND)
-    assert told([first, fresh, again]) == [
+    assert described([first, fresh, again]) == [
         (1, 1.000001, 3, 1, "count"),
         (0, 1.000001, 9, 1, "count"),
         (1, 1.000001, 6, 2, "late"),
@@ -444,7 +447,7 @@ def test_a_late_row_that_opens_a_state_earlier_changes_what_follows() -> None:
     windows.push(batch((1, 0), (2, 2), (3, 4), (5, 1), (6, 4)))
     assert sums(windows.advance(6 * SECOND)) == [5]
     windows.late(row(1.5, 1))
-    assert told(windows.advance(6 * SECOND)) == [(1.5, 3.000001, 7, 1, "state")]
+    assert described(windows.advance(6 * SECOND)) == [(1.5, 3.000001, 7, 1, "state")]
 
 
 # --- sources and time --------------------------------------------------------------------------------
@@ -456,7 +459,7 @@ def test_the_slowest_source_holds_the_watermark_until_it_is_idle() -> None:
     assert pipe.land(batch((25, 2)), source="fast", arrival=30 * SECOND) == []
     assert moment(pipe.watermark) == 5
     assert pipe.tick(60 * SECOND - 1) == []
-    assert told(pipe.tick(60 * SECOND)) == [(0, 10, 1, 1, "watermark")]
+    assert described(pipe.tick(60 * SECOND)) == [(0, 10, 1, 1, "watermark")]
     assert moment(pipe.watermark) == 25
 
 
@@ -467,7 +470,7 @@ def test_an_idle_source_leaves_before_a_slice_that_arrives_later_meets_the_water
     pipe.land(batch((5, 1)), source="slow", arrival=0)
     pipe.land(batch((25, 2)), source="fast", arrival=30 * SECOND)
     out = pipe.land(batch((6, 4)), source="slow", arrival=70 * SECOND)
-    assert told(out) == [(0, 10, 5, 1, "watermark")]  # nobody looked in between
+    assert described(out) == [(0, 10, 5, 1, "watermark")]  # nobody looked in between
     assert out[0].result.late_rows == 1
     assert moment(pipe.watermark) == 25
     assert pipe.land(batch((45, 8)), source="fast", arrival=80 * SECOND) == []  # slow is back, at 6 s
@@ -477,7 +480,7 @@ def test_an_idle_source_leaves_before_a_slice_that_arrives_later_meets_the_water
 def test_a_full_buffer_moves_the_watermark() -> None:
     pipe = EventTime(TEN, HOUR, max_bytes=20)  # a row takes 10
     assert pipe.land(batch((1, 1), (12, 2))) == []
-    assert told(pipe.land(batch((25, 4), (31, 8)))) == [(0, 10, 1, 1, "watermark")]
+    assert described(pipe.land(batch((25, 4), (31, 8)))) == [(0, 10, 1, 1, "watermark")]
     assert moment(pipe.watermark) == 12
 
 
@@ -485,10 +488,10 @@ def test_in_processing_time_ticks_are_the_watermarks() -> None:
     pipe = ProcessingTime(TEN)
     pipe.land(batch((900, 1), (0, 2)), arrival=4 * SECOND)
     assert pipe.tick(9 * SECOND) == []
-    assert told(pipe.tick(10 * SECOND)) == [(0, 10, 3, 1, "watermark")]
+    assert described(pipe.tick(10 * SECOND)) == [(0, 10, 3, 1, "watermark")]
     pipe.land(batch((5, 4)), arrival=10 * SECOND)  # at the very instant of the tick
     (out,) = pipe.stop()
-    assert told([out]) == [(10, 20, 4, 1, "stop")]
+    assert described([out]) == [(10, 20, 4, 1, "stop")]
     assert (out.result.late_rows, moment(out.result.first_time)) == (0, 10)
     assert pipe.windows.fates == {Fate.ON_TIME: 3}
 
@@ -500,13 +503,13 @@ def test_in_processing_time_a_tick_at_the_end_of_a_session_does_not_end_it() -> 
     assert pipe.tick(6 * SECOND) == []
     pipe.land(batch((900, 2)), arrival=6 * SECOND)
     assert pipe.tick(11 * SECOND) == []
-    assert told(pipe.tick(11 * SECOND + 1)) == [(1, 11, 3, 1, "watermark")]
+    assert described(pipe.tick(11 * SECOND + 1)) == [(1, 11, 3, 1, "watermark")]
 
 
 def test_in_processing_time_a_tick_at_the_end_ends_a_session_that_does_not_include_it() -> None:
     pipe = ProcessingTime(spec("session", gap=5 * SECOND, inclusive=False))
     pipe.land(batch((900, 1)), arrival=SECOND)
-    assert told(pipe.tick(6 * SECOND)) == [(1, 6, 1, 1, "watermark")]
+    assert described(pipe.tick(6 * SECOND)) == [(1, 6, 1, 1, "watermark")]
 
 
 # --- what a result says ------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    told = Receiver()
+    reported = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # connections are kept
@@ -104,11 +104,11 @@ def receiver() -> Iterator[Receiver]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            told.requests.append(Request(self.path, headers, body))
-            told.arrived.set()
-            if told.hold is not None:
-                told.hold.wait(30)
-            status, more = told.answers.pop(0) if told.answers else (204, {})
+            reported.requests.append(Request(self.path, headers, body))
+            reported.arrived.set()
+            if reported.hold is not None:
+                reported.hold.wait(30)
+            status, more = reported.answers.pop(0) if reported.answers else (204, {})
             self.send_response(status)
             for name, value in more.items():
                 self.send_header(name, value)
@@ -121,12 +121,12 @@ def receiver() -> Iterator[Receiver]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    told.url = f"http://127.0.0.1:{server.server_port}/hook"
+    reported.url = f"http://127.0.0.1:{server.server_port}/hook"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
-    yield told
-    if told.hold is not None:
-        told.hold.set()
+    yield reported
+    if reported.hold is not None:
+        reported.hold.set()
     server.shutdown()
     server.server_close()
     thread.join()

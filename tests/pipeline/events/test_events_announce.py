@@ -28,13 +28,13 @@ WEATHER = Stream.model_validate(
 DATASET = dataset_of(13, revision=2)
 
 
-def told(trigger: str = "arrival", now: int = NOON, revision: int = 2) -> OutboxEvent:
+def announced_event(trigger: str = "arrival", now: int = NOON, revision: int = 2) -> OutboxEvent:
     dataset = replace(DATASET, revision=revision)
     return available(DATASET.key, dataset, 1, trigger, now, dataset_metadata(WEATHER, []))
 
 
 def test_available_says_where_what_and_why() -> None:
-    event = told()
+    event = announced_event()
     assert (event.seq, event.type, event.stream, event.time) == (
         0,
         "tidemill.dataset.available",
@@ -82,15 +82,15 @@ def test_withdrawn_says_which_revision_and_why() -> None:
 
 
 def test_the_same_thing_has_the_same_id_whenever_and_why_ever_it_is_told() -> None:
-    assert told().id == told(trigger="rebuild", now=NOON + HOUR).id
-    assert len(told().id) == 64
+    assert announced_event().id == announced_event(trigger="rebuild", now=NOON + HOUR).id
+    assert len(announced_event().id) == 64
 
 
 def test_another_thing_has_another_id() -> None:
     key = DATASET.key
     others = [
-        told().id,
-        told(revision=3).id,
+        announced_event().id,
+        announced_event(revision=3).id,
         withdrawn(key, 2, "retracted", NOON).id,
         withdrawn(key, 3, "retracted", NOON).id,
         withdrawn(replace(key, start=key.start + SECOND), 2, "retracted", NOON).id,

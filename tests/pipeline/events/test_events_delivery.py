@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 from tests.pipeline.events.conftest import NOON, SECRET, NewDelivery, Receiver, announce
+from tests.support.patience import PATIENCE
 from tests.support.redis_server import RedisServer
 
 from tidemill.config.events import Events
@@ -57,8 +58,8 @@ def test_a_broken_sink_does_not_hold_up_the_others(
     deliver = new_delivery(sinks)
     for number in range(4):
         announce(state, number)
-        told = {one.sink: one.delivered for one in deliver.deliver(NOON + number)}
-        assert told == ({"broken": 0, "log": 1} if number == 0 else {"log": 1})
+        document = {one.sink: one.delivered for one in deliver.deliver(NOON + number)}
+        assert document == ({"broken": 0, "log": 1} if number == 0 else {"log": 1})
 
 
 def test_the_cursor_moves_in_chunks(
@@ -85,8 +86,8 @@ def test_a_round_has_an_end_and_the_next_goes_on(
     wanted = announce(state, *range(10))
     deliver = new_delivery({"hook": {"kind": "webhook", "url": receiver.url}})
     counts = []
-    while told := deliver.deliver(NOON):
-        counts += [one.delivered for one in told]
+    while document := deliver.deliver(NOON):
+        counts += [one.delivered for one in document]
     assert sum(counts) == 10
     assert max(counts) < 5
     assert [json.loads(request.body)["id"] for request in receiver.requests] == wanted
@@ -210,7 +211,7 @@ def test_kill_9_during_a_request_loses_nothing(state: State, tmp_path: Path, rec
     receiver.hold = held = threading.Event()
     sinks: dict[str, object] = {"sink": {"kind": "webhook", "url": receiver.url}}
     process = child(tmp_path, sinks)
-    assert receiver.arrived.wait(30)
+    assert receiver.arrived.wait(PATIENCE)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     held.set()

@@ -111,12 +111,12 @@ def test_a_full_disk_leaves_no_half_line_and_is_tried_again(
     try:
         # less than the events, more than the state needs
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, limit[1]))
-        (told,) = delivery.deliver(NOON)
+        (document,) = delivery.deliver(NOON)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert (told.delivered, told.next_try) == (0, NOON + SECOND)
-    assert told.error == f"cannot append to {file}: File too large"
+    assert (document.delivered, document.next_try) == (0, NOON + SECOND)
+    assert document.error == f"cannot append to {file}: File too large"
     assert file.read_bytes() == before
     assert delivery.deliver(NOON + SECOND) == [Delivered("log", 1998)]
     assert ids_in(file) == ids
@@ -134,7 +134,7 @@ def test_what_is_no_file_is_told_and_left_alone(
         os.mkfifo(file)
     else:
         file.parent.write_bytes(b"")
-    (told,) = new_delivery(SINKS).deliver(NOON)
+    (document,) = new_delivery(SINKS).deliver(NOON)
     said = {"folder": "Is a directory", "pipe": "not a file", "under a file": "Not a directory"}
-    assert told.error == f"cannot append to {file}: {said[kind]}"
+    assert document.error == f"cannot append to {file}: {said[kind]}"
     assert state.delivered("log") == 0

@@ -61,12 +61,12 @@ def test_nothing_is_lost_while_the_server_is_away(
     delivery.deliver(NOON)
     server.kill()
     wanted += announce(state, 3)
-    (told,) = delivery.deliver(NOON)
-    assert (told.delivered, told.next_try) == (0, NOON + SECOND)
-    assert told.error is not None
-    assert told.error.startswith("Redis cannot be reached: ")
-    (told,) = delivery.deliver(NOON + SECOND)
-    assert told.next_try == NOON + 3 * SECOND
+    (document,) = delivery.deliver(NOON)
+    assert (document.delivered, document.next_try) == (0, NOON + SECOND)
+    assert document.error is not None
+    assert document.error.startswith("Redis cannot be reached: ")
+    (document,) = delivery.deliver(NOON + SECOND)
+    assert document.next_try == NOON + 3 * SECOND
     server.start()
     assert delivery.deliver(NOON + 3 * SECOND) == [Delivered("bus", 1)]
     assert [fields["id"] for fields in entries(server)] == wanted
@@ -80,8 +80,8 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(
     sinks = bus(server, timeout="300ms")
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("CLIENT", "PAUSE", "1000", "WRITE")
-    (told,) = new_delivery(sinks).deliver(NOON)
-    assert told.delivered == 0
+    (document,) = new_delivery(sinks).deliver(NOON)
+    assert document.delivered == 0
     assert state.delivered("bus") == 0
     with redis.Redis.from_url(server.url) as client:
         client.execute_command("CLIENT", "UNPAUSE")
@@ -97,10 +97,10 @@ def test_a_key_that_holds_something_else_is_told_as_an_error(
         client.set("tidemill.pipeline.events", "a text")
     wanted = announce(state, 1)
     delivery = new_delivery(bus(server))
-    (told,) = delivery.deliver(NOON)
-    assert told.error is not None
-    assert told.error.startswith("Redis refuses it: ")
-    assert "WRONGTYPE" in told.error or "wrong kind of value" in told.error
+    (document,) = delivery.deliver(NOON)
+    assert document.error is not None
+    assert document.error.startswith("Redis refuses it: ")
+    assert "WRONGTYPE" in document.error or "wrong kind of value" in document.error
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     with redis.Redis.from_url(server.url) as client:
         client.delete("tidemill.pipeline.events")
@@ -119,7 +119,7 @@ def test_the_password_comes_from_the_environment(
     (unset,) = new_delivery(bus(server, secret_env="NOT_SET")).deliver(NOON)
     assert unset.error == "the environment variable NOT_SET is not set"
     assert new_delivery(bus(server, secret_env="HOOK_SECRET")).deliver(NOON)[0].delivered == 0
-    told = new_delivery(bus(server, secret_env="REDIS_PASSWORD")).deliver(NOON)
-    assert told == [Delivered("bus", 1)]
+    document = new_delivery(bus(server, secret_env="REDIS_PASSWORD")).deliver(NOON)
+    assert document == [Delivered("bus", 1)]
     assert "tide-and-mill" not in caplog.text
     assert SECRET not in caplog.text

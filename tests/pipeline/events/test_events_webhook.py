@@ -83,14 +83,14 @@ def test_signature_is_that_of_standard_webhooks() -> None:
     """The values of the convention's own example."""
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     body = b'{"test": 2432232314}'
-    told = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
-    assert told == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    reported = signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body)
+    assert reported == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 def test_a_secret_without_the_prefix_is_the_key_itself() -> None:
     key = b"plain secret"
-    told = base64.b64encode(hmac.digest(key, b"id.5.body", hashlib.sha256)).decode()
-    assert signature("plain secret", "id", 5, b"body") == f"v1,{told}"
+    reported = base64.b64encode(hmac.digest(key, b"id.5.body", hashlib.sha256)).decode()
+    assert signature("plain secret", "id", 5, b"body") == f"v1,{reported}"
 
 
 def test_without_secret_env_nothing_is_signed(
@@ -105,8 +105,10 @@ def test_a_secret_that_is_not_there_sends_nothing(
     state: State, new_delivery: NewDelivery, receiver: Receiver
 ) -> None:
     announce(state, 1)
-    (told,) = new_delivery(hook(receiver, secret_env="NOT_SET")).deliver(NOON)
-    assert told == Delivered("hook", 0, "the environment variable NOT_SET is not set", next_try=NOON + SECOND)
+    (document,) = new_delivery(hook(receiver, secret_env="NOT_SET")).deliver(NOON)
+    assert document == Delivered(
+        "hook", 0, "the environment variable NOT_SET is not set", next_try=NOON + SECOND
+    )
     assert receiver.requests == []
 
 
@@ -121,8 +123,8 @@ def test_it_is_tried_again_with_a_growing_delay_until_it_has_everything(
     delivery = new_delivery(hook(receiver), retry_delay="2s", max_retry_delay="10s")
     now = NOON
     for number, delay in enumerate((2, 4, 8, 10, 10), start=1):
-        (told,) = delivery.deliver(now)
-        assert (told.delivered, told.next_try) == (0, now + delay * SECOND)
+        (document,) = delivery.deliver(now)
+        assert (document.delivered, document.next_try) == (0, now + delay * SECOND)
         assert delivery.deliver(now + delay * SECOND - 1) == []
         assert len(receiver.requests) == number
         now += delay * SECOND
@@ -175,8 +177,8 @@ def test_retry_after_is_honoured(
 ) -> None:
     announce(state, 1)
     receiver.answers = [(429, {"Retry-After": asked})]
-    (told,) = new_delivery(hook(receiver)).deliver(NOON)
-    assert told.next_try == NOON + wait
+    (document,) = new_delivery(hook(receiver)).deliver(NOON)
+    assert document.next_try == NOON + wait
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 410, 422])
@@ -190,20 +192,20 @@ def test_a_refusal_is_an_error_in_the_log_and_still_tried_again(
     announce(state, 1)
     receiver.answers = [(status, {})]
     delivery = new_delivery(hook(receiver))
-    (told,) = delivery.deliver(NOON)
+    (document,) = delivery.deliver(NOON)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert f"{receiver.url} answered {status}" in record.getMessage()
     assert "nothing is lost, the next try is at 2024-01-15T12:00:01Z" in record.getMessage()
-    assert told.next_try == NOON + SECOND
+    assert document.next_try == NOON + SECOND
     assert delivery.deliver(NOON + SECOND) == [Delivered("hook", 1)]
 
 
 def test_a_redirect_is_not_followed(state: State, new_delivery: NewDelivery, receiver: Receiver) -> None:
     announce(state, 1)
     receiver.answers = [(307, {"Location": receiver.url.replace("/hook", "/elsewhere")})]
-    (told,) = new_delivery(hook(receiver)).deliver(NOON)
-    assert told.error == f"{receiver.url} answered 307 Temporary Redirect"
+    (document,) = new_delivery(hook(receiver)).deliver(NOON)
+    assert document.error == f"{receiver.url} answered 307 Temporary Redirect"
     assert [request.path for request in receiver.requests] == ["/hook"]
 
 
@@ -215,9 +217,9 @@ def test_nothing_secret_is_logged(
     announce(state, 1)
     receiver.answers = [(403, {}), (503, {})]
     delivery = new_delivery(hook(receiver, url=receiver.url + "?token=abc123"))
-    told = [*delivery.deliver(NOON), *delivery.deliver(NOON + SECOND)]
+    document = [*delivery.deliver(NOON), *delivery.deliver(NOON + SECOND)]
     assert [request.path for request in receiver.requests] == ["/hook?token=abc123"] * 2
-    said = caplog.text + repr(told)
+    said = caplog.text + repr(document)
     for secret in ("abc123", SECRET, SECRET.removeprefix("whsec_"), "datasets/weather", "v1,"):
         assert secret not in said
 
@@ -249,8 +251,8 @@ def test_nobody_there(state: State, new_delivery: NewDelivery) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/hook"
     announce(state, 1)
-    (told,) = new_delivery({"hook": {"kind": "webhook", "url": url}}).deliver(NOON)
-    assert told.error == f"{url} cannot be reached: Connection refused"
+    (document,) = new_delivery({"hook": {"kind": "webhook", "url": url}}).deliver(NOON)
+    assert document.error == f"{url} cannot be reached: Connection refused"
 
 
 @pytest.mark.parametrize(
@@ -267,8 +269,8 @@ def test_no_answer_or_no_http(
     announce(state, 1)
     with listener(*pieces, stay=threading.Event()) as url:
         sinks = {"hook": {"kind": "webhook", "url": url, "timeout": "200ms"}}
-        (told,) = new_delivery(sinks).deliver(NOON)
-    assert told.error == f"{url} cannot be reached: {said}"
+        (document,) = new_delivery(sinks).deliver(NOON)
+    assert document.error == f"{url} cannot be reached: {said}"
 
 
 def test_an_answer_in_drips_has_no_more_time_than_others(state: State, new_delivery: NewDelivery) -> None:
@@ -287,8 +289,8 @@ def test_an_answer_in_drips_has_no_more_time_than_others(state: State, new_deliv
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
         sinks = {"hook": {"kind": "webhook", "url": url, "timeout": "300ms"}}
-        (told,) = new_delivery(sinks).deliver(NOON)
-        assert told.error == f"{url} cannot be reached: no answer in time"
+        (document,) = new_delivery(sinks).deliver(NOON)
+        assert document.error == f"{url} cannot be reached: no answer in time"
         over.set()
         thread.join()
 
@@ -312,8 +314,10 @@ def test_a_slow_receiver_holds_up_neither_the_call_nor_other_sinks(
     assert state.delivered("hook") == 0
     receiver.hold.set()
     delivery.close()
-    (told,) = delivery.deliver(NOON)
-    assert told.sink == "hook"
-    assert told.delivered == state.delivered("hook") >= 1
-    assert new_delivery(sinks).deliver(NOON) == [Delivered("hook", 2 - told.delivered)] * (told.delivered < 2)
+    (document,) = delivery.deliver(NOON)
+    assert document.sink == "hook"
+    assert document.delivered == state.delivered("hook") >= 1
+    assert new_delivery(sinks).deliver(NOON) == [Delivered("hook", 2 - document.delivered)] * (
+        document.delivered < 2
+    )
     assert ids(receiver.requests) == wanted

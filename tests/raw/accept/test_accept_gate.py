@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
 from tidemill.formats.arrays import Words
-from tidemill.formats.arrow import read_ipc, write_ipc
 from tidemill.formats.decide import content_hash, parse
 from tidemill.formats.key_runs import hash_keys, key_ranges
+from tidemill.raw.accept import run_files
 from tidemill.raw.accept import stage as stage_module
 from tidemill.raw.accept.gate import CONFLICT, DUPLICATE, GateUnit, KeyedChunk, gate
 from tidemill.raw.accept.id_runs import (
@@ -30,13 +30,22 @@ from tidemill.raw.accept.id_runs import (
     make_run,
     merge,
     merged_names,
-    pieces_of,
     plan_merge,
-    write_run,
 )
+from tidemill.raw.accept.run_files import pieces_of, read_run, write_run
 from tidemill.storage import layout
-from tidemill.storage.checksums import read_arrow
+from tidemill.storage.checksums import read_arrow, write_arrow
+from tidemill.storage.ipc import read_ipc, write_ipc
 from tidemill.storage.layout import RUN_SUFFIX
+from tidemill.storage.tables.parts import FOOTER_KEY
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_blocks() -> Iterator[None]:
+    """So that a run of a few rows has several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_files, "BLOCK", 3)
+        yield
 
 
 class Record(NamedTuple):
@@ -137,7 +146,7 @@ class Story:
             assert (gated.duplicates, gated.conflicts) == (counted[DUPLICATE], counted[CONFLICT])
             if gated.run is not None:
                 assert pieces_of(Path(gated.run)) == [Path(run).stem]
-                assert gated.keys == read_arrow(gated.run).num_rows > 0
+                assert gated.keys == read_run(gated.run).high.size > 0
                 new.append(gated.run)
             else:
                 assert (gated.keys, Path(run).exists()) == (0, False)
@@ -148,7 +157,7 @@ class Story:
         """What the runs of history hold; each id once, each run in order."""
         found: dict[tuple[str, str], tuple[int, int, int]] = {}
         for path in self.runs:
-            rows = read_arrow(path).to_pylist()
+            rows = read_run(path).table().to_pylist()
             assert [row["high"] for row in rows] == sorted(row["high"] for row in rows)
             for row in rows:
                 tenant, event_id = row["key"].decode().split("\0")
@@ -181,19 +190,19 @@ def test_outcomes_are_exact_whatever_the_keys(
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         patch.setattr(stage_module, "hash_keys", HASHES[hashing])
-        told = Story(Path(folder), cuts, gap)
+        scenario = Story(Path(folder), cuts, gap)
         for number, batch in enumerate(story):
-            told.tell(number, batch)
-            told.merge_some(random)
-            assert told.remembered() == told.held
+            scenario.tell(number, batch)
+            scenario.merge_some(random)
+            assert scenario.remembered() == scenario.held
 
 
 def test_m1_and_m2_in_one_batch_and_over_two(tmp_path: Path) -> None:
     """The first one passes; the same again is a duplicate, another content a conflict."""
-    told = Story(tmp_path, 1, 0)
-    told.tell(0, [[Record("t", "e", 1), Record("t", "e", 1), Record("t", "e", 2)], [Record("u", "e", 2)]])
-    told.tell(1, [[Record("t", "e", 2), Record("t", "e", 1)]])
-    assert told.held == {("t", "e"): (1, 1, 1), ("u", "e"): (2, 2, 1)}
+    story = Story(tmp_path, 1, 0)
+    story.tell(0, [[Record("t", "e", 1), Record("t", "e", 1), Record("t", "e", 2)], [Record("u", "e", 2)]])
+    story.tell(1, [[Record("t", "e", 2), Record("t", "e", 1)]])
+    assert story.held == {("t", "e"): (1, 1, 1), ("u", "e"): (2, 2, 1)}
 
 
 # --- runs
@@ -219,6 +228,53 @@ def test_a_run_says_its_pieces_and_leaves_nothing_else_in_the_folder(tmp_path: P
     assert pieces_of(tmp_path / name) == ["a", "b"]
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert read_arrow(tmp_path / name).column("high").to_pylist() == [1, 5]
+
+
+TEXTS = [
+    [b"t\0%04d" % n for n in range(20)],
+    [b"t\0" + b"x" * (n % 5) for n in range(20)],
+    [b""] * 7,
+    [b"one"],
+]
+
+
+@pytest.mark.parametrize("texts", TEXTS, ids=["one length", "several", "empty", "single"])
+def test_a_run_has_what_was_written(tmp_path: Path, texts: list[bytes]) -> None:
+    count = len(texts)
+    rows = pa.table(
+        {
+            "high": pa.array([n * n for n in range(count)], pa.uint64()),
+            "content": pa.array([2**64 - 1 - n for n in range(count)], pa.uint64()),
+            "seq": pa.array([2**40 + n % 2 for n in range(count)], pa.int64()),
+            "line": pa.array([2**33 * n for n in range(count)], pa.int64()),
+            "key": pa.array(texts, pa.binary()),
+        }
+    )
+    write_run(tmp_path / "new.run", rows, ["a"])
+    write_arrow(tmp_path / "old.run", rows.append_column("low", rows.column("high")))  # as it was before
+    for name in ("new.run", "old.run"):
+        run = read_run(tmp_path / name)
+        assert run.table().to_pylist() == rows.to_pylist()
+        assert run.within(4, 50).table().to_pylist() == [r for r in rows.to_pylist() if 4 <= r["high"] < 50]
+        some = np.array([n for n in (0, 1, 1, 6, 7, 19) if n < count])
+        assert run.origins(some).key.to_pylist() == [texts[n] for n in some]
+        assert run.origins(np.empty(0, np.int64)).line.size == 0
+    list(merge(MergeUnit([str(tmp_path / "old.run"), str(tmp_path / "new.run")], 0, 2**64,
+                         str(tmp_path / "both.run"), ["a"])))  # fmt: skip
+    both = read_run(tmp_path / "both.run").table().to_pylist()
+    assert both == sorted([*rows.to_pylist()] * 2, key=lambda row: row["high"])
+
+
+def test_runs_of_earlier_versions_claim_their_ids(tmp_path: Path) -> None:
+    told = Story(tmp_path, 2, 0)
+    told.tell(0, [[Record("t", f"e{n}", n) for n in range(40)]])
+    for number, path in enumerate(told.runs):
+        rows = read_run(path).table()
+        old = rows.append_column("low", pa.array([0] * rows.num_rows, pa.uint64()))
+        write_arrow(tmp_path / f"old-{number}{RUN_SUFFIX}", old)
+        told.runs[number] = str(tmp_path / f"old-{number}{RUN_SUFFIX}")
+    told.tell(1, [[Record("t", "e7", 7), Record("t", "e8", 9), Record("t", "new", 1)]])
+    assert len(told.held) == 41
 
 
 @pytest.mark.parametrize(
@@ -285,19 +341,40 @@ PAYLOADS = [
 def test_a_run_made_again_from_raw_is_the_run_that_the_gate_wrote(tmp_path: Path) -> None:
     keys = [("t", "e1"), ("u", "e1"), ("t", "e2"), ("é", "e3"), ("t", "e4")]
     records = [(*key, payload) for key, payload in zip(keys, PAYLOADS, strict=True)]
-    told = Story(tmp_path, 1, 0)
-    told.tell(0, [[Record(t, i, content_hash(parse(payload, 9))) for t, i, payload in records]])
+    story = Story(tmp_path, 1, 0)
+    story.tell(0, [[Record(t, i, content_hash(parse(payload, 9))) for t, i, payload in records]])
     raw = tmp_path / "raw.parquet"
     rows = [(t, i, "slice-a", line, p.decode()) for line, (t, i, p) in enumerate(records, start=1)]
     tenant, event_id, slices, lines, payload = zip(*reversed(rows), strict=True)
     pq.write_table(
         pa.table(
             {"tenant": tenant, "event_id": event_id, "slice": slices, "line": lines, "payload": payload}
-        ),
+        ).replace_schema_metadata({FOOTER_KEY: b"{}"}),
         raw,
     )
     target = tmp_path / f"again{RUN_SUFFIX}"
     list(make_run(RunUnit([str(raw)], {"slice-a": 1}, str(target), ["0-0"])))
-    assert read_arrow(target).equals(read_arrow(told.runs[0]))
+    assert read_run(target).table().equals(read_run(story.runs[0]).table())
     assert pieces_of(target) == ["0-0"]
     assert layout.gate(tmp_path, "s") == tmp_path / "gate" / "s"
+
+
+@pytest.mark.parametrize("shortest", [9, 1], ids=["of one length", "of any length"])
+def test_any_rows_of_a_run_are_found_in_its_blocks(tmp_path: Path, shortest: int) -> None:
+    block = run_files.BLOCK
+    rows = block + 1000
+    numbers = np.arange(rows)
+    texts = [
+        f"acme\0{number:09d}".encode()[: 5 + shortest + number % (10 - shortest)] for number in range(rows)
+    ]
+    table = pa.table(
+        {"high": numbers.astype(np.uint64), "content": numbers.astype(np.uint64), "seq": numbers // 7,
+         "line": numbers % 7, "key": pa.array(texts, pa.binary())}
+    )  # fmt: skip
+    write_run(tmp_path / "one.run", table, ["one"])
+    run = read_run(tmp_path / "one.run")
+    for wanted in ([0], [rows - 1], [5, 5, block - 1, block, block + 7], [], list(range(rows))):
+        found = run.origins(np.array(wanted, np.int64))
+        assert found.seq.tolist() == [number // 7 for number in wanted]
+        assert found.line.tolist() == [number % 7 for number in wanted]
+        assert found.key.to_pylist() == [texts[number] for number in wanted]

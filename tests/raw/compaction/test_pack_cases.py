@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from tests.support.patience import PATIENCE
 from tests.support.pipeline import NOON, Plant, start_child
 
 from tidemill.mill import Mill
@@ -326,7 +327,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     go_on = threading.Event()
 
     def waiting(*of: object) -> object:
-        assert go_on.wait(60)
+        assert go_on.wait(PATIENCE)
         return prepare(*of)  # type: ignore[arg-type]
 
     monkeypatch.setattr("tidemill.raw.compaction.packer.prepare", waiting)

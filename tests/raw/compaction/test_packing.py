@@ -26,7 +26,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import POINTS, observed
 from tidemill.model.time import DAY, SECOND
 from tidemill.raw.accept.catch_up import catch_up
-from tidemill.raw.compaction.choosing import fresh, groups, packed_parts, packed_slices, regrouped
+from tidemill.raw.compaction.choosing import fresh, groups, packed_parts, regrouped
 from tidemill.raw.compaction.packing import PackedParts, pack_groups
 from tidemill.raw.standins import is_shared
 from tidemill.raw.tables import RAW
@@ -94,7 +94,7 @@ def pack(mill: Mill, by: Pack = THREE, stream: str = "requests", *, again: bool 
     return pack_groups(acceptor, chosen, mill.clock())
 
 
-def five(number: int) -> bytes:
+def five_events(number: int) -> bytes:
     """Slice `number`: five events that begin where the one before ended."""
     return ndjson(*(request(number * 5 + i) for i in range(5)))
 
@@ -111,13 +111,13 @@ def rows(plant: Plant) -> Counter[str]:
     return found
 
 
-def told(plant: Plant) -> object:
+def described(plant: Plant) -> object:
     """What must be the same with packs as without: versions of raw count them, and runs may be merged."""
     found = without(dump(plant), "versions", "runs")
     return found, plant.quarantine(), plant.tiles(), plant.results()
 
 
-def lived(plant: Plant, slices: Sequence[bytes], *, per_batch: int = 1) -> list[str]:
+def accepted_slices(plant: Plant, slices: Sequence[bytes], *, per_batch: int = 1) -> list[str]:
     with plant.open() as mill:
         ids = []
         for number, content in enumerate(slices, 1):
@@ -136,7 +136,7 @@ def lived(plant: Plant, slices: Sequence[bytes], *, per_batch: int = 1) -> list[
 def test_p1_seven_slices_of_five_rows_by_three(new_plant: NewPlant, gate: str, *, inline: bool) -> None:
     config = CONFIG if gate == "event_id" else UNGATED
     plant = new_plant(config)
-    ids = lived(plant, [five(n) for n in range(7)])
+    ids = accepted_slices(plant, [five_events(n) for n in range(7)])
     before = rows(plant)
     if not inline:  # only from here on: this is not about how slices are accepted
         plant.configure(all_on_spark(config))
@@ -169,7 +169,7 @@ def test_p1_seven_slices_of_five_rows_by_three(new_plant: NewPlant, gate: str, *
 
 def test_parts_are_alike_whoever_wrote_them(new_plant: NewPlant) -> None:
     plant = new_plant(CONFIG)
-    lived(plant, [five(n) for n in range(4)])
+    accepted_slices(plant, [five_events(n) for n in range(4)])
     with plant.open() as mill:
         pack(mill)
         raw = mill.workers.acceptor("requests").raw.snapshot()
@@ -191,7 +191,7 @@ def test_thin_days_share_a_part_and_what_waits_in_between_is_kept_together(new_p
     """A batch of five slices over two days, of which three fill a group: the others are in one part."""
     plant = new_plant(CONFIG)
     late = [ndjson(*(request(n + 10_000 * day, ts=ts(n, day)) for day in (0, 1))) for n in range(5)]
-    ids = lived(plant, late, per_batch=5)
+    ids = accepted_slices(plant, late, per_batch=5)
     before = rows(plant)
     with plant.open() as mill:
         (done,) = pack(mill)
@@ -231,7 +231,7 @@ def walked(new_plant: NewPlant, tmp_path_factory: pytest.TempPathFactory) -> tup
     """A warehouse after a pack, and as it was at every point of it. Copy before you touch."""
     plant = new_plant(CONFIG)
     folder = tmp_path_factory.mktemp("packing")
-    lived(plant, [slice_of(n) for n in range(7)], per_batch=2)
+    accepted_slices(plant, [slice_of(n) for n in range(7)], per_batch=2)
     at: dict[str, Plant] = {"before": plant.copy(folder / "before")}
 
     def keep(point: str) -> None:
@@ -264,13 +264,13 @@ def test_p3_death_while_packing_leaves_a_whole_table(
         assert Counter(name for part in found for name in part.slices).most_common(1)[0][1] == 1
         assert mill.verify().findings == []
     assert rows(corpse) == wanted
-    assert told(corpse) == told(after)
+    assert described(corpse) == described(after)
     assert corpse.leftovers() == []
 
 
 def test_a_part_that_cannot_be_read_stops_the_pack_and_leaves_nothing_behind(new_plant: NewPlant) -> None:
     plant = new_plant(CONFIG)
-    lived(plant, [five(n) for n in range(3)])
+    accepted_slices(plant, [five_events(n) for n in range(3)])
     path = Path(plant._table("raw").snapshot().paths()[0])
     whole = path.read_bytes()
     group = pq.ParquetFile(path).metadata.row_group(0)
@@ -299,14 +299,13 @@ def test_p4_packed_again_from_the_oldest_on_it_has_the_same_rows_in_better_order
     with plant.open() as mill:
         ids = {}
         for number in order:
-            ids[number] = mill.land("requests", five(number)).entry.id
+            ids[number] = mill.land("requests", five_events(number)).entry.id
             mill.tick()
             pack(mill)
         mill.run_until_idle()
         before, spread = rows(plant), spans(mill)
-        assert sorted(packed_slices(mill.workers.acceptor("requests").raw)) == sorted(
-            ids[n] for n in order[:6]
-        )
+        parts = packed_parts(mill.workers.acceptor("requests").raw)
+        assert sorted({name for part in parts for name in part.slices}) == sorted(ids[n] for n in order[:6])
         done = pack(mill, again=True)
         assert [one.slices for one in done] == [
             tuple(ids[n] for n in (0, 1, 2)),
@@ -329,7 +328,7 @@ def spans(mill: Mill) -> list[int]:
 def test_readers_see_every_row_once_while_packs_are_made(new_plant: NewPlant) -> None:
     """Three kinds of readers, each by the log, in a loop while slices are packed group after group."""
     plant = new_plant(CONFIG)
-    lived(plant, [five(n) for n in range(12)])
+    accepted_slices(plant, [five_events(n) for n in range(12)])
     root = plant.warehouse / "raw" / "requests"
     wanted = sorted(f"e-{n:06d}" for n in range(60))
 

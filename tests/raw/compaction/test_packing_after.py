@@ -1,5 +1,5 @@
 """After raw was packed, whatever is asked, taken back, rebuilt, replayed or let go of is what it would be
-without: the same stories are lived twice, and random ones are held against the oracle."""
+without: the same scenarios run twice, and random ones are compared with the oracle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.pipeline.test_engine_oracle import FEEDS, SHAPES, Mills, cuts, many
 from tests.pipeline.test_recover import assert_old_duplicates_are_seen, dump, forget, without
-from tests.raw.compaction.test_packing import CONFIG, lived, pack, rows, told
+from tests.raw.compaction.test_packing import CONFIG, accepted_slices, described, pack, rows
 from tests.raw.test_retract import Feeding, take_back
 from tests.support.hypothesis_settings import examples
 from tests.support.pipeline import NOON, NewPlant, Plant, ndjson, request, slice_of
@@ -26,7 +26,7 @@ from tidemill.model.slices import SliceStatus
 from tidemill.model.time import DAY
 from tidemill.raw.accept.catch_up import catch_up
 from tidemill.raw.accept.decisions import read_decisions
-from tidemill.raw.compaction.choosing import packed_parts, packed_slices
+from tidemill.raw.compaction.choosing import packed_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ def twins(new_plant: NewPlant) -> tuple[Plant, Plant, list[str]]:
     """The same story without and with packs. Copy before you touch."""
     plain, packed = new_plant(CONFIG), new_plant(CONFIG)
     slices = [slice_of(n) for n in range(8)]
-    ids = lived(plain, slices)
+    ids = accepted_slices(plain, slices)
     with packed.open() as mill:
         for number, content in enumerate(slices, 1):
             mill.land("requests", content, name=f"slice {number}")
@@ -57,14 +57,15 @@ def assert_alike(plain: Plant, packed: Plant) -> None:
     with packed.open() as mill:
         assert mill.verify().findings == []
     assert rows(packed) == rows(plain)
-    assert told(packed) == told(plain)
+    assert described(packed) == described(plain)
     assert packed.leftovers() == []
 
 
 def test_a_stream_that_was_packed_on_the_way_is_the_same(both: tuple[Plant, Plant, list[str]]) -> None:
     plain, packed, ids = both
     with packed.open() as mill:
-        assert len(packed_slices(mill.workers.acceptor("requests").raw)) == 6
+        parts = packed_parts(mill.workers.acceptor("requests").raw)
+        assert len({name for part in parts for name in part.slices}) == 6
     assert_alike(plain, packed)
     assert len(ids) == 8
 
@@ -274,7 +275,7 @@ def packed_at_random(mills: Mills, shape: str, data: st.DataObject) -> None:
         feeding.retract(each)
     feeding.settle()
     raw = feeding.mill.workers.acceptor(feeding.stream).raw
-    assert packed_slices(raw).isdisjoint(feeding.gone)
+    assert not any(name in feeding.gone for part in packed_parts(raw) for name in part.slices)
     assert feeding.mill.verify(feeding.stream).findings == []
 
 

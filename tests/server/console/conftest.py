@@ -13,7 +13,9 @@ import pytest
 from tests.server.conftest import Served, running, write
 from tests.support import console_story as story
 
-from tidemill.testing import SteppableClock
+from tidemill.mill import Mill
+from tidemill.model.time import MINUTE
+from tidemill.testing import FakeClock, SteppableClock
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Request
@@ -39,9 +41,14 @@ class Watched:
         self.requests.append(request.url)
 
     def go(self, route: str) -> Page:
-        """Open a page of the console."""
-        self.page.goto(f"{self.url}/#/{route}")
-        self.page.wait_for_selector("main h1")
+        """Open a page of the console, and wait until it is there in place of the one before."""
+        address = f"{self.url}/#/{route}"
+        if self.page.url == address:
+            self.page.reload()
+        else:
+            self.page.evaluate("document.querySelector('main > *')?.classList.add('left')")
+            self.page.goto(address)
+        self.page.wait_for_selector("main > :not(.left) h1")
         return self.page
 
     def check(self) -> None:
@@ -64,17 +71,27 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project of the story, told once: each server that tells it has a copy."""
+    folder = write(tmp_path_factory.mktemp("written") / "project", text=story.PROJECT)
+    with Mill.open(folder, clock=FakeClock(story.NOW)) as mill:
+        story.tell(mill)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def told(written: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server on the whole story, which tests only look at."""
-    with telling(tmp_path_factory.mktemp("told")) as served:
+    with telling(written, tmp_path_factory.mktemp("told")) as served:
         yield served
 
 
 @contextmanager
-def telling(folder: Path) -> Iterator[Served]:
-    clock = SteppableClock(story.NOW, lambda: time.monotonic_ns() // 1000)
-    with running(write(folder / "project", text=story.PROJECT), clock=clock) as served:
-        story.tell(served.mill)
+def telling(written: Path, folder: Path) -> Iterator[Served]:
+    """A server on a copy of the story, a minute after its end."""
+    clock = SteppableClock(story.NOW + MINUTE, lambda: time.monotonic_ns() // 1000)
+    copied = shutil.copytree(written, folder / "project")
+    with running(copied, clock=clock) as served:
         yield served
 
 

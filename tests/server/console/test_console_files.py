@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from scripts.screenshots import DEMO, IMAGES, ROOT, STORY
 
 from tidemill.server.console.serving import POLICY, STATIC
 
@@ -50,12 +51,49 @@ def test_every_file_is_served_and_only_once(still, name):
     assert "content-encoding" not in plain.headers
 
 
+def test_a_page_names_files_that_can_be_kept_for_ever(still):
+    index = still.http.get("/")
+    assert index.headers["cache-control"] == "no-cache"
+    named = re.findall(r'(?:href|src)="([^"]+)"', index.text)
+    shared = {name for name in OWN if name.startswith("lib/")}
+    assert {name.split("/", 3)[3] for name in named} > {*shared, "app.js", "icon.svg", "style.css"}
+    for name in named:
+        answer = still.http.get(name)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+        other = "/console/v-0000/" + name.split("/", 3)[3]
+        assert still.http.get(other).headers["cache-control"] == "no-cache"
+
+
 @pytest.mark.parametrize(
-    "name", ["../serving.py", "%2e%2e/serving.py", "..%2fserving.py", "/etc/passwd", "x.js", ""]
+    "name",
+    [
+        "../serving.py",
+        "%2e%2e/serving.py",
+        "..%2fserving.py",
+        "/etc/passwd",
+        "x.js",
+        "",
+        "v-1/../serving.py",
+        "v-1/",
+    ],
 )
 def test_no_name_leads_out_of_the_console(still, name):
     answer = still.http.get(f"/console/{name}")
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_each_page_has_a_picture_in_the_docs_and_in_the_readme():
+    shots = {name: route.split("?")[0].split("/")[0] for name, route, *_ in (*DEMO, *STORY)}
+    pages = re.findall(r'\{ page: "(\w+)"', (STATIC / "app.js").read_text(encoding="utf-8"))
+    assert len(pages) == 8
+    linked = {
+        place: set(re.findall(r"images/([\w-]+)\.png\)", (ROOT / place).read_text(encoding="utf-8")))
+        for place in ("docs/console.md", "README.md")
+    }
+    assert linked["docs/console.md"] == set(shots)
+    assert {shots[name] for name in linked["README.md"]} == set(pages)
+    assert {path.stem for path in IMAGES.glob("*.png")} == set(shots)
 
 
 def test_nothing_imports_the_chart_library():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.support.postgres_server import PostgresServer
 
 from tidemill.model.levels import TileKey
 from tidemill.model.slices import Codec, Counts, Format, NewSlice, set_hash
@@ -30,10 +31,54 @@ class Opener:
         return open_state(self.path)
 
 
-@pytest.fixture
-def new_store(tmp_path: Path) -> NewStore:
-    numbers = itertools.count()
-    return lambda: Opener(tmp_path / f"state{next(numbers) or ''}.db")
+@dataclass(frozen=True)
+class PostgresOpener:
+    url: str
+    schema: str
+
+    def __call__(self) -> State:
+        from tidemill.storage.state.postgres import open_state as open_on_server
+
+        return open_on_server(self.url, self.schema)
+
+
+@dataclass
+class Schemas:
+    """Of one server. They are emptied and used again: to make the tables takes longer than most tests."""
+
+    server: PostgresServer
+    free: list[str] = field(default_factory=list)
+    used: list[str] = field(default_factory=list)
+
+    def new_store(self) -> PostgresOpener:
+        self.used.append(self.free.pop() if self.free else self.server.new_schema())
+        return PostgresOpener(self.server.url, self.used[-1])
+
+    def empty(self) -> None:
+        for schema in self.used:
+            rows = self.server.execute(f"SELECT tablename FROM pg_tables WHERE schemaname = '{schema}'")
+            tables = sorted({str(name) for (name,) in rows} - {"about", "counters", "slices"})
+            deletes = "".join(f"DELETE FROM {table};" for table in [*tables, *["slices"] * bool(tables)])
+            counters = "UPDATE counters SET value = 0; ALTER SEQUENCE outbox_seq_seq RESTART;"
+            self.server.execute(f"SET search_path = {schema};" + (deletes + counters if tables else ""))
+        self.free += self.used
+        self.used.clear()
+
+
+@pytest.fixture(scope="session")
+def schemas(postgres_server: PostgresServer) -> Schemas:
+    return Schemas(postgres_server)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NewStore]:
+    if request.param == "sqlite":
+        numbers = itertools.count()
+        yield lambda: Opener(tmp_path / f"state{next(numbers) or ''}.db")
+        return
+    schemas: Schemas = request.getfixturevalue("schemas")
+    yield schemas.new_store
+    schemas.empty()
 
 
 @pytest.fixture

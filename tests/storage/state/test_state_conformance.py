@@ -19,6 +19,7 @@ from tests.storage.state.conftest import (
     result_of,
     slice_of,
 )
+from tests.support.patience import PATIENCE
 
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.levels import TileKey
@@ -330,7 +331,7 @@ def test_a_process_that_dies_in_the_middle_leaves_nothing_of_it(
     before = state.dump()
     process = SPAWN.Process(target=death, args=(opener,))
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == 86
     assert state.dump() == before
     assert state.enter(slice_of(2)).seq == 2
@@ -348,7 +349,7 @@ def test_two_processes_entering_the_same_slices_make_one_entry_each(opener: Open
     for worker in workers:  # the store does not exist yet: both also try to create it
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
     assert [worker.exitcode for worker in workers] == [0, 0]
     opened = opener()
     entries = opened.slices()

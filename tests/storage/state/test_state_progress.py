@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from tests.storage.state.conftest import NewStore, Open, accept, assign, batch_of, event_of, name_of, slice_of
+from tests.support.patience import PATIENCE
 
 from tidemill.model.errors import StorageError
 from tidemill.model.time import HOUR, MAX_INSTANT, MIN_INSTANT
@@ -249,7 +250,7 @@ def test_a_process_that_dies_while_it_sets_a_mark_leaves_nothing_of_it(opener: O
     state.set_checkpoint("requests", "minutes", "1", [event_of("a")])
     process = SPAWN.Process(target=_die_marking, args=(opener,))
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == 86
     assert state.checkpoints("requests") == {"minutes": "1"}
     assert [event.id for event in state.outbox()] == ["a"]

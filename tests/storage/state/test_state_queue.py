@@ -23,6 +23,7 @@ from tests.storage.state.conftest import (
     verdict_of,
     window_at,
 )
+from tests.support.patience import PATIENCE
 
 from tidemill.model.slices import set_hash
 from tidemill.model.time import HOUR, MINUTE, SECOND
@@ -433,7 +434,7 @@ def test_processes_never_take_the_same_window(opener: Open, state: State) -> Non
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(60)
+        worker.join(PATIENCE)
     assert [worker.exitcode for worker in workers] == [0, 0]
     built = Counter(int(event.id.split(":")[1]) // HOUR for event in state.outbox())
     assert built == Counter(range(60))
@@ -448,7 +449,7 @@ def test_what_a_dead_process_held_is_built_by_another(opener: Open, state: State
     queue(state, {1: list(range(5))})
     worker = SPAWN.Process(target=_take_and_die, args=(opener,))
     worker.start()
-    worker.join(60)
+    worker.join(PATIENCE)
     assert state.window_counts("requests")[Phase.BUILDING] == 3
     assert len(build_all(state, now=1)) == 2
     assert len(build_all(state, now=MINUTE)) == 3

@@ -29,8 +29,9 @@ from tidemill.storage.state import queue_acts, window_acts
 from tidemill.storage.state.ddl import VERSIONS
 from tidemill.storage.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, Retraction, State
 from tidemill.storage.state.rows import SLICE_COLUMNS, to_row
-from tidemill.storage.state.schema import VERSION
-from tidemill.storage.state.sqlite import STALE, open_state
+from tidemill.storage.state.schema import LOG_BYTES, VERSION
+from tidemill.storage.state.sql_state import STALE
+from tidemill.storage.state.sqlite import open_state
 from tidemill.storage.state.window_rows import WINDOW_COLUMNS
 
 
@@ -432,3 +433,22 @@ def test_thousands_of_windows_are_laid_judged_and_completed_in_a_few_seconds(tmp
         costs.append(counts)
         state.close()
     assert all(many <= 6 * few for few, many in zip(*costs, strict=True)), costs
+
+
+def test_the_log_of_writes_is_given_back_unless_somebody_reads(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    log = tmp_path / "state.db-wal"
+    state = open_state(path)
+    state.enter_all([slice_of(number) for number in range(4000)])
+    assert log.stat().st_size > LOG_BYTES
+    with sqlite3.connect(path) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute("SELECT count(*) FROM slices").fetchone() == (4000,)
+        state.enter(slice_of(5000))
+        state.trim_log()
+        assert log.stat().st_size > 0
+        reader.execute("ROLLBACK")
+    state.trim_log()
+    assert log.stat().st_size == 0
+    assert len(state.slices("requests")) == 4001
+    state.close()

@@ -39,7 +39,7 @@ def starts(found: list[tuple[Window, list[object]]]) -> list[int]:
 
 
 def test_each_window_comes_with_its_members(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidemill.storage.state.sqlite._WINDOWS_AT_ONCE", 2)
+    monkeypatch.setattr("tidemill.storage.state.sql_state._WINDOWS_AT_ONCE", 2)
     state.enter_all([slice_of(1), slice_of(2), slice_of(3), slice_of(4, "other")])
     accept(state, 1, 2, 3)
     accept(state, 4, stream="other")

@@ -92,7 +92,7 @@ def test_a_flipped_bit_of_the_footer_is_damage_for_those_who_read_nothing_else(p
 
 @pytest.mark.parametrize("reader", [*READERS.values(), read_footer], ids=[*READERS, "footer"])
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "reported"),
     [
         (Path.unlink, "the part is missing"),
         (lambda path: path.write_bytes(b""), "the part is not what was written"),
@@ -105,11 +105,11 @@ def test_a_flipped_bit_of_the_footer_is_damage_for_those_who_read_nothing_else(p
     ids=["deleted", "emptied", "cut at its end", "cut in half"],
 )
 def test_a_part_that_is_gone_or_cut_is_damage(
-    part: Path, harm: Callable[[Path], object], told: str, reader: Callable[[Path], object]
+    part: Path, harm: Callable[[Path], object], reported: str, reader: Callable[[Path], object]
 ) -> None:
     reader(part)
     harm(part)
-    with pytest.raises(DamageError, match=told) as caught:
+    with pytest.raises(DamageError, match=reported) as caught:
         reader(part)
     assert (caught.value.code, caught.value.where) == ("damaged", str(part))
 

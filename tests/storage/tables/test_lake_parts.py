@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.patience import PATIENCE
 
 from tidemill.model.errors import StorageError
 from tidemill.storage.checksums import check_file, write_checked
@@ -254,7 +255,7 @@ def test_atomic_write_replaces_whole_and_syncs_file_and_folder(
 @pytest.fixture
 def together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two attempts, each held up before it makes its file durable until the other is there, too."""
-    both, real = threading.Barrier(2, timeout=30), os.fsync
+    both, real = threading.Barrier(2, timeout=PATIENCE), os.fsync
 
     def sync(descriptor: int) -> None:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):

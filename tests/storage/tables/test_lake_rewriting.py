@@ -63,8 +63,8 @@ def test_a_commit_without_a_change_of_data_says_so(tmp_path: Path) -> None:
     version = table.commit(table.publish([part]), [old], info={"packed": "x"}, data_change=False)
     lines = log.entry_path(table.root, version).read_text().splitlines()
     actions = [action for line in lines for action in json.loads(line).items()]
-    told = {kind: action["dataChange"] for kind, action in actions if kind in ("add", "remove")}
-    assert told == {"add": False, "remove": False}
+    reported = {kind: action["dataChange"] for kind, action in actions if kind in ("add", "remove")}
+    assert reported == {"add": False, "remove": False}
     assert [without_checksums(part.path) for part in table.snapshot().parts] == [
         "day=2024-01-15/second.parquet"
     ]

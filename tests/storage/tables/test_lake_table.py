@@ -36,6 +36,22 @@ def files(table: Table) -> list[str]:
 # -- opening
 
 
+def test_lists_and_structs_are_read_back_as_they_were_declared(tmp_path: Path) -> None:
+    """Else a table would be given the same columns again each time it is opened."""
+    schema = pa.schema(
+        [
+            ("values", pa.list_(pa.float64())),
+            ("at", pa.struct([("x", pa.list_(pa.struct([("y", pa.int64())])))])),
+        ]
+    )
+    made = Table.open(tmp_path / "t", schema=schema, name="t")
+    made.reshape(schema)
+    found = Table.existing(tmp_path / "t")
+    assert found is not None
+    found.reshape(schema)
+    assert found.version == made.version == 0
+
+
 def test_new_table_asks_nothing_special_of_its_readers(table: Table) -> None:
     delta = DeltaTable(table.root)
     protocol = delta.protocol()

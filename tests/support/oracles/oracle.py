@@ -341,8 +341,8 @@ def _check_type(stream: OracleStream, fields: dict[str, Json]) -> None:
 
 
 def _event_time(stream: OracleStream, fields: dict[str, Json], arrival: int) -> int:
-    if stream.messages is not None and (told := matching_types(stream.messages, fields)) is not None:
-        value, time_type = told
+    if stream.messages is not None and (reported := matching_types(stream.messages, fields)) is not None:
+        value, time_type = reported
     elif stream.time_column is not None:
         value, time_type = lookup(fields, stream.time_column), stream.time_type
     elif stream.messages is not None:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple, get_args
 from tests.support.oracles.kinds import Columns, OracleKind, OracleRatio, OracleState, measures_of
 
 from tidemill.model.errors import ConfigError
-from tidemill.model.time import DAY
+from tidemill.model.time import DAY, HOUR
 from tidemill.testing.feed import LATE_TOLERANCE
 
 FieldType = Literal["string", "integer", "decimal", "float", "boolean", "object", "array", "any"]
@@ -164,3 +164,28 @@ READINGS: Final = OracleStream(
     tenant_column="station",
 )
 """To the microsecond, and with a field of every type: for windows and the datasets made of them."""
+
+NESTED: Final = OracleStream(
+    name="nested",
+    fields={
+        "meta.source": OracleField("string", required=True),
+        "meta.n": OracleField("integer", required=True),
+        "meta.at": OracleField("string"),
+        "part": OracleField("string"),
+        "body": OracleField("object"),
+        "body.price": OracleField("decimal", scale=2),
+        "tags": OracleField("array"),
+        "flag": OracleField("boolean"),
+        "ratio": OracleField("float"),
+        "free": OracleField("any", required=True),
+    },
+    time_column="meta.at",
+    time_type="iso8601",
+    identity=("meta.source", "meta.n", "part"),
+    tenant_value="one",
+    skew_past=2 * DAY,
+    skew_future=HOUR,
+    metrics={"sold": OracleMetric(("flag",), ("body.price", "meta.n")), "seen": OracleMetric()},
+    record_bytes=4096,
+    depth=6,
+)

@@ -1,4 +1,4 @@
-"""Datasets and what is told of them, for people.
+"""Datasets and their events, as text.
 
 Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
 """
@@ -17,6 +17,7 @@ from tidemill.model.time import format_instant
 from tidemill.model.windows import Window
 from tidemill.outputs.datasets.damage import repair_command
 from tidemill.pipeline.documents.windows import is_current
+from tidemill.storage.bucket_path import location
 
 
 def datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]], *, more: bool) -> View:
@@ -74,7 +75,7 @@ def _datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]]) -> Ta
             "" if of.bytes is None else size(of.bytes),
             Text((of.observed or "")[:ID_LETTERS]),
             _is(of, damage),
-            Text(escaped(str(warehouse / (of.file or "")))),
+            Text(escaped(location(warehouse / (of.file or "")))),
         )
     return table
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.eventtime import Origin
+    from tidemill.model.completeness import Missing
     from tidemill.pipeline.explain import (
         Explained,
         ExplainedDatasets,
@@ -67,6 +68,10 @@ def _row_pieces(batch: pa.RecordBatch) -> Iterator[Piece]:
         yield (f"  {escaped(tenant or '')}  ", "cyan")
         yield (escaped(event_id or "-"), "bold")
         yield f"  {escaped(payload)}"
+
+
+def missing(of: Missing) -> View:
+    yield line((f"-- {escaped(str(of))}. {escaped(of.remedy)}.", "yellow"))
 
 
 def watermark(at: int) -> View:

@@ -20,6 +20,7 @@ from tidemill.model.errors import TidemillError
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, SliceStatus
 from tidemill.model.time import format_duration, format_instant, from_datetime
+from tidemill.model.zones import UTC_NAMES
 
 ID_LETTERS: Final = 12
 PAYLOAD_LETTERS: Final = 100
@@ -134,7 +135,9 @@ def cell(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, datetime):
-        return format_instant(from_datetime(value))
+        # The buckets of a query with a time zone start at local midnights, and people look for those.
+        local = value.tzinfo is not None and str(value.tzinfo) not in UTC_NAMES
+        return value.isoformat() if local else format_instant(from_datetime(value))
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Decimal):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def audit(audit: Audit) -> View:
     for one in audit.streams:
         found = sum(1 for finding in audit.findings if finding.stream == one.stream)
-        verdict = (many(found, "difference"), "bold red") if found else ("equal", "bold green")
+        outcome = (many(found, "difference"), "bold red") if found else ("equal", "bold green")
         pending = f" ({one.pending:,} pending)" if one.pending else ""
         made = [many(one.tiles, "tile")]
         made += [many(one.datasets, "dataset")] if one.datasets else []
@@ -40,7 +40,7 @@ def audit(audit: Audit) -> View:
             (one.stream, "bold"),
             f": {many(one.slices, 'slice')}{pending}, {many(one.raw_rows, 'raw row')}",
             f", {all_of(made)} recomputed{sealed}: ",
-            verdict,
+            outcome,
         )
     if audit.findings:
         yield _findings(audit.findings)
@@ -48,8 +48,8 @@ def audit(audit: Audit) -> View:
 
 def scrubbed(of: Scrubbed) -> View:
     without = f", {of.tally.unchecked:,} without a checksum" if of.tally.unchecked else ""
-    verdict = (many(len(of.damages), "damaged file"), "bold red") if of.damages else ("whole", "bold green")
-    yield line(f"{many(of.tally.files, 'file')}, {size(of.tally.bytes)} read{without}: ", verdict)
+    outcome = (many(len(of.damages), "damaged file"), "bold red") if of.damages else ("whole", "bold green")
+    yield line(f"{many(of.tally.files, 'file')}, {size(of.tally.bytes)} read{without}: ", outcome)
     if of.damages:
         table = listing("file", "kind", "reason", "remedy")
         for one in of.damages:
@@ -77,7 +77,9 @@ def repaired(of: Repaired) -> View:
 def _steps(steps: Sequence[RepairStep]) -> Table:
     table = listing("file", "what", "damage", "repair")
     for step in steps:
-        repair = Text(escaped(step.action)) if step.repairable else Text(escaped(step.affects), style="red")
+        repair = Text(escaped(step.action))
+        if step.affects:
+            repair.append(f"{'; lost: ' if step.action else ''}{escaped(step.affects)}", style="red")
         about = (step.damage.file, step.damage.kind.value, step.damage.reason)
         table.add_row(*(Text(escaped(text)) for text in about), repair)
     return table

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tidemill.model.completeness import Completeness
     from tidemill.outputs.index.attributes import Attribute, Attributes
     from tidemill.query import Answer, Explanation
+    from tidemill.query.as_of import Change
     from tidemill.query.catalog import MetricFacts, StreamFacts
     from tidemill.query.cell import Cell
     from tidemill.query.plain_sql.service import SqlAnswer
@@ -215,6 +216,38 @@ def _top(of: Attribute) -> str:
     return ", ".join(f"{value} ({count:,})" for value, count in named)
 
 
+def changes(found: Sequence[Change], total: int) -> View:
+    """Slices that changed a span, oldest first."""
+    if not found:
+        yield line("nothing has changed since")
+        return
+    table = listing("at", "what", "slice", "rows", "late", "events", "name", right=("rows", "late"))
+    for one in found:
+        new, counts = one.entry.slice, one.entry.counts
+        table.add_row(
+            Text(format_instant(one.at)),
+            Text("retracted" if one.retracted else "arrived"),
+            Text(new.id[:ID_LETTERS]),
+            f"{counts.accepted:,}",
+            f"{counts.late:,}",
+            Text(str(one.entry.observed or "-")),
+            Text(escaped(new.name)),
+        )
+    yield table
+    if total > len(found):
+        yield Note(f"the first {len(found)} of {total:,}; --limit 0 lists all")
+
+
+def _counts_as(event: Mapping[str, object]) -> str:
+    """What an event is in a cell: one that metrics count, an object's state, or a transition."""
+    if "rule" in event:
+        return f"{event['from_state']} -> {event['to_state']}"
+    if "state" in event:
+        return str(event["state"])
+    metrics = event["metrics"]
+    return ", ".join(metrics) if isinstance(metrics, list) else ""
+
+
 def composition(of: Cell) -> View:
     """What one row of an answer is made of."""
     values = [(name, Text(escaped(cell(value)))) for name, value in (*of.group.items(), *of.values.items())]
@@ -225,13 +258,22 @@ def composition(of: Cell) -> View:
         new = one.entry.slice
         arrived = Text(format_instant(new.arrival))
         slices.add_row(
-            Text(new.id[:ID_LETTERS]), arrived, f"{one.rows:,}", f"{one.late:,}", Text(escaped(new.name))
+            Text(new.id[:ID_LETTERS]),
+            arrived,
+            f"{one.rows:,}",
+            "-" if one.late is None else f"{one.late:,}",
+            Text(escaped(new.name)),
         )
     yield slices
-    events = listing("event time", "id", "payload")
+    events = listing("event time", "id", "counts as", "payload")
     for event in of.events:
-        payload = escaped(str(event["payload"]))[:PAYLOAD_LETTERS]
-        events.add_row(Text(cell(event["event_time"])), Text(escaped(str(event["event_id"]))), Text(payload))
+        payload = "expired" if event["payload"] is None else escaped(str(event["payload"]))
+        events.add_row(
+            Text(cell(event["event_time"])),
+            Text(escaped(str(event["event_id"]))),
+            Text(escaped(_counts_as(event))),
+            Text(payload[:PAYLOAD_LETTERS]),
+        )
     yield events
     if of.more:
         yield Note(f"the first {len(of.events)} of {of.total:,} events; `GET /v1/query/cell` has all")

@@ -20,18 +20,23 @@ from tidemill.pipeline.documents.shapes import instant
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidemill.model.completeness import Missing
     from tidemill.model.streaming import WindowSpec
     from tidemill.outputs.windows.reader import ResultStatus
     from tidemill.outputs.windows.refresh import WindowRefresh
 
 
-def results(spec: WindowSpec, rows: pa.Table, *, revisions: bool, more: bool) -> View:
-    if not rows.num_rows:
+def results(
+    spec: WindowSpec, rows: pa.Table, missing: Sequence[Missing], *, revisions: bool, more: bool
+) -> View:
+    if rows.num_rows:
+        yield _results(spec, rows, revisions=revisions)
+    else:
         yield line(f"no results of {escaped(spec.name)}")
-        return
-    yield _results(spec, rows, revisions=revisions)
     if more:
         yield Note(f"the newest {rows.num_rows:,}; --limit 0 shows all")
+    for one in missing:
+        yield Note(f"{escaped(str(one))}. {escaped(one.remedy)}.")
 
 
 def _results(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.vectors.chainer import ChainStatus
     from tidemill.pipeline.reports import StreamStatus
     from tidemill.pipeline.scrub_progress import ScrubStatus
+    from tidemill.storage.sessions import OpenSession
     from tidemill.storage.state.faults import Fault
 
 
@@ -54,14 +55,25 @@ def status(
     faults: Sequence[Fault],
     scrub: ScrubStatus,
     ingest: IngestHealth,
+    sessions: Sequence[OpenSession],
 ) -> View:
-    """Yield the state of the streams, the settings of the gateway, running gateways, and what is damaged."""
+    """Yield the state of the streams, the settings of the gateway, running gateways, what is damaged, and
+    where running processes show their Spark jobs."""
     if faults:
         yield pairs_table("warehouse", [("fault", _fault(fault)) for fault in faults])
     for stream in streams:
         yield status_table(now, stream)
     yield gateways_table(gateway, running, ingest)
     yield scrub_table(now, scrub)
+    if sessions:
+        yield pairs_table("spark", [(f"process {one.pid}", _session(one)) for one in sessions])
+
+
+def _session(of: OpenSession) -> Text:
+    if of.ui is not None:
+        return Text.assemble(escaped(of.ui), (f"  ({escaped(of.master)})", "dim"))
+    off = "; no web UI: engine.conf: {spark.ui.enabled: true} starts it"
+    return Text.assemble(escaped(of.master), (off, "dim"))
 
 
 def scrub_table(now: int, of: ScrubStatus) -> Table:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tidemill.model.slices import SliceEntry
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.changes import RevisionChanges
+    from tidemill.outputs.datasets.past import PastDataset
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
     from tidemill.outputs.datasets.timeline import Timeline
     from tidemill.pipeline.documents.ticks import Remaking
@@ -66,6 +67,24 @@ def story(of: WindowStory) -> View:
         yield _members(of)
     if of.revisions:
         yield _revisions(of.revisions, window)
+
+
+def past_dataset(of: PastDataset) -> View:
+    """What a dataset was at an instant of arrival."""
+    found = of.revision
+    if found is None:
+        yield line(f"no dataset that is kept was there at {format_instant(of.at)}")
+    else:
+        data = found.dataset
+        since = format_instant(found.since)
+        yield line(f"revision {data.revision}, {many(data.rows, 'row')}, since {since}: {data.file}")
+        yield line("it is the newest" if not of.changed else "it is another now")
+    for name in of.slices_after:
+        yield line(("  came later ", "yellow"), name)
+    for name in of.not_built:
+        yield line(("  had arrived, and was built later ", "yellow"), name)
+    if of.reaches_back_to is not None:
+        yield Note(f"revisions that are kept reach back to {format_instant(of.reaches_back_to)}")
 
 
 def timeline(of: Timeline) -> View:

@@ -1,4 +1,4 @@
-"""What bodies of requests hold: bytes in, records ready to be made durable out. Pure; no socket, no file."""
+"""Bodies of requests: bytes in, records ready to be made durable out. Pure: no sockets, no files."""
 
 from tidemill.formats.bodies.decompress import ENCODINGS, decompressed
 from tidemill.formats.bodies.reading import MEDIA_TYPES, read_body, warm

@@ -1,7 +1,8 @@
-"""CloudEvents 1.0, structured and batched, as records: the members of `data` at the top, the columns that
-the stream declares filled from the envelope, and the rest of the envelope under `cloudevent`.
+"""CloudEvents 1.0, structured and batched, as records: the members of `data` at the top, the columns that the
+stream declares filled from the envelope, and the rest of the envelope under `cloudevent`.
 
-What `data` says is never written over, and no time is made up: the same event sent again is the same record.
+A member of `data` is never overwritten, and no time is invented, so an event that is sent again is the same
+record.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from typing import Final, NoReturn
+from functools import partial
+from typing import Final
 
 import orjson
 
@@ -17,7 +19,8 @@ from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies.json_bodies import scanned
 from tidemill.formats.bodies.rendering import check_filled, line, put, spelled
-from tidemill.formats.bodies.tenancy import DEFAULT_TENANT, at, other_tenant
+from tidemill.formats.bodies.tenancy import DEFAULT_TENANT, other_tenant
+from tidemill.formats.json_values import at, no_constant, unique_members
 from tidemill.model.errors import InputError
 from tidemill.model.time import INSTANT_HINT, parse_instant
 
@@ -32,13 +35,13 @@ _TIMESTAMP: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2})"
     r"(?:\.([0-9]+))?([Zz]|[+-][0-9]{2}:[0-9]{2})"
 )
-_INT64_DIGITS: Final = 18  # of a number that surely fits
+_INT64_DIGITS: Final = 18  # a number with so many digits fits 64 bits
 
 
 def cloud_event_lines(
     content: bytes, media: str, stream: Stream, limits: Requests, tenant: str | None
 ) -> tuple[bytes, int]:
-    """The events as records of the stream, each a line with its line end; and how many there are."""
+    """The events as NDJSON lines, and how many there are."""
     check_filled(stream)
     text, found = scanned(content, limits)
     if found.in_array != (media == BATCH):
@@ -60,7 +63,7 @@ def _line(element: bytes, position: int, stream: Stream, tenant: str | None) -> 
 
 
 def _parsed(element: bytes) -> dict[str, object]:
-    """The event with its numbers as they are spelled, where a float or an integer would not hold them."""
+    """The event. Numbers that a float or an integer would not hold keep their spelling."""
     try:
         event = _DECODER.decode(element.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -97,14 +100,14 @@ def _record(event: dict[str, object], stream: Stream, tenant: str | None, positi
 
 
 def _type_column(stream: Stream) -> str | None:
-    """Where a stream has the type of an event: as declared, or in the column that has its usual name."""
+    """The column for the type of an event: the declared one, or the field with the usual name."""
     if stream.event_type is not None:
         return stream.event_type.column
     return "event_type" if "event_type" in stream.fields else None
 
 
 def _attributes(event: dict[str, object]) -> dict[str, object]:
-    """The envelope, checked; a null is an attribute that is not there."""
+    """The checked envelope; attributes that are null are left out."""
     version = event.get("specversion")
     if version != "1.0":
         said = "there is none" if version is None else f"it is {str(version)[:20]!r}"
@@ -175,7 +178,7 @@ def _fill_time(record: dict[str, object], attributes: dict[str, object], stream:
     if match is None:
         raise InputError(f"time {str(time)[:40]!r} is not an instant", hint=INSTANT_HINT)
     seconds, fraction, offset = match.groups()
-    digits = (fraction or "")[:9].ljust(9, "0")  # what is finer is cut off
+    digits = (fraction or "")[:9].ljust(9, "0")  # digits beyond nanoseconds are cut off
     instant = parse_instant(f"{seconds}.{digits[:6]}{offset}")
     if at(record, column) is not None:
         return
@@ -185,7 +188,7 @@ def _fill_time(record: dict[str, object], attributes: dict[str, object], stream:
 
 
 def _check_attribute(attributes: dict[str, object], tenant: str, position: int) -> None:
-    """An envelope may name the token's tenant or none, whatever the stream makes of it."""
+    """Raise unless the envelope names the token's tenant or none, whether or not the stream uses it."""
     named = str(attributes.get("tenant", ""))
     if named not in ("", tenant):
         raise other_tenant("attribute tenant", named, tenant, position)
@@ -203,19 +206,9 @@ def _integer(text: str) -> int | orjson.Fragment:
     return int(text) if len(text) <= _INT64_DIGITS else orjson.Fragment(text)
 
 
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice[:80]!r} is repeated in one object")
-    return found
-
-
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_int=_integer, parse_float=orjson.Fragment, parse_constant=_no_constant
+    object_pairs_hook=partial(unique_members, shown=80),
+    parse_int=_integer,
+    parse_float=orjson.Fragment,
+    parse_constant=no_constant,
 )

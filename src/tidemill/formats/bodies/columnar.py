@@ -1,7 +1,7 @@
-"""Parquet and Arrow bodies, which stay the file that they are: read once to know that all of it can be.
+"""Parquet and Arrow bodies. They are stored as they are; reading them once checks that they can be read.
 
-Rows are counted and measured batch by batch as if they were written out, so that a file that unpacks to
-more than is allowed is stopped on the way.
+Rows are counted, and measured as if written as JSON, batch by batch, so that reading stops early in a file
+that unpacks to more than is allowed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
 ARROW_FILE: Final = "application/vnd.apache.arrow.file"
 
 _MAGIC: Final = {PARQUET: b"PAR1", ARROW_STREAM: b"\xff\xff\xff\xff", ARROW_FILE: b"ARROW1"}
-_PIECES: Final = {PARQUET: 2_000, ARROW_STREAM: 10_000, ARROW_FILE: 10_000}  # about a second at most
+# Reading so many pieces takes about a second at most.
+_PIECES: Final = {PARQUET: 2_000, ARROW_STREAM: 10_000, ARROW_FILE: 10_000}
 _TEXTS: Final = (kinds.is_string, kinds.is_large_string, kinds.is_string_view)
 _BYTES: Final = (kinds.is_binary, kinds.is_large_binary, kinds.is_binary_view)
 _TEXTUAL: Final = ("STRING", "NONE", "JSON", "ENUM", "BSON")  # to Parquet
@@ -45,7 +46,7 @@ _FLAT: Final = (
 def columnar_rows(
     content: bytes, media: str, stream: Stream, limits: Requests, tenant: str | None
 ) -> tuple[int, tuple[int, ...]]:
-    """How many rows there are, and the places of those that name no tenant."""
+    """The number of rows, and the positions of those that name no tenant."""
     if not content.startswith(_MAGIC[media]):
         raise InputError(
             f"the body does not begin as {media} does", where="body", hint="say what it is in Content-Type"
@@ -85,22 +86,22 @@ def _batches(content: bytes, media: str, limits: Requests) -> Iterator[pa.Record
 
 
 def _row_groups(content: bytes, limits: Requests) -> Iterator[pa.RecordBatch]:
-    """What can be told without it is checked before anything is unpacked."""
-    told = parquet_sizes(content)
-    check_events(told.rows, limits)
-    _check_pieces(told.groups, told.columns // max(1, told.groups), PARQUET)
-    _check_size(parquet_size(content, told), limits)
+    """The row groups one by one. Everything that the footer shows is checked before anything is unpacked."""
+    sizes = parquet_sizes(content)
+    check_events(sizes.rows, limits)
+    _check_pieces(sizes.groups, sizes.columns // max(1, sizes.groups), PARQUET)
+    _check_size(parquet_size(content, sizes), limits)
     source = pa.BufferReader(content)
     with pq.ParquetFile(source) as file:
         _check_schema(file.schema_arrow, limits)
         repeated = _kept_once(file.schema)
     with pq.ParquetFile(source, read_dictionary=repeated) as file:
-        for number in range(file.num_row_groups):  # each by itself: each has texts of its own
+        for number in range(file.num_row_groups):  # one by one, since each has its own dictionaries
             yield from file.iter_batches(batch_size=limits.events, row_groups=[number])
 
 
 def _check_pieces(pieces: int, columns: int, media: str) -> None:
-    """Each piece of each column takes its time, however little is in it."""
+    """Limit the number of row groups and columns: each piece takes time, even if it holds little."""
     if pieces > 1 and pieces * columns > _PIECES[media]:
         raise InputError(
             f"the rows come in {pieces} pieces of {columns} columns or more",
@@ -119,7 +120,7 @@ def _check_size(size: int, limits: Requests) -> None:
 
 
 def _kept_once(schema: pq.ParquetSchema) -> list[str]:
-    """Columns of texts: a text that many rows share is read once, as the file has it."""
+    """String columns of a file, to be read dictionary-encoded: a text shared by many rows is read once."""
     columns = (schema.column(position) for position in range(len(schema)))
     texts = (c for c in columns if c.physical_type == "BYTE_ARRAY" and c.logical_type.type in _TEXTUAL)
     return [column.path for column in texts]
@@ -138,9 +139,9 @@ def _readable(media: str) -> Iterator[None]:
         RecursionError,
         struct.error,
     ) as error:
-        told = str(error).splitlines()
+        lines = str(error).splitlines()
         raise InputError(
-            f"the body is not a whole {media}: {told[0] if told else type(error).__name__}",
+            f"the body is not a whole {media}: {lines[0] if lines else type(error).__name__}",
             where="body",
             hint="it is damaged or cut off, or uses what this reader does not know: write it again",
         ) from None
@@ -179,7 +180,7 @@ def _depth(kind: pa.DataType, name: str) -> int:
 
 
 def _written(batch: pa.RecordBatch, row: int, limits: Requests) -> int:
-    """Bytes of the values of a batch; TooLargeError for the first row with a text that is too long."""
+    """The size of a batch as JSON in bytes; TooLargeError for the first row with a text that is too long."""
     size = 0
     for array in batch.columns:
         each, longest = _measured(array)
@@ -192,8 +193,8 @@ def _written(batch: pa.RecordBatch, row: int, limits: Requests) -> int:
 
 
 def _measured(array: pa.Array) -> tuple[int, int]:
-    """Bytes of its values when each is written out, also of those that are kept once for many rows; and of
-    the longest text."""
+    """The size of an array as JSON in bytes, dictionary values counted for each row; and of the longest
+    text."""
     kind = array.type
     if isinstance(kind, pa.BaseExtensionType):
         return _measured(array.storage)
@@ -207,7 +208,7 @@ def _measured(array: pa.Array) -> tuple[int, int]:
     if any(is_kind(kind) for is_kind in _LISTS):
         elements = array.flatten()
         size, longest = _measured(elements)
-        return size + len(elements) + len(array), longest  # a null in a list is written, too
+        return size + len(elements) + len(array), longest  # a null in a list is written too
     if any(is_kind(kind) for is_kind in (*_TEXTS, *_BYTES)):
         return _summed(_lengths(array))
     return int(array.nbytes), 0
@@ -218,22 +219,24 @@ def _repeated(array: pa.DictionaryArray) -> tuple[int, int]:
     if any(is_kind(values.type) for is_kind in (*_TEXTS, *_BYTES)):
         return _summed(pc.take(_lengths(values), array.indices))
     size, longest = _measured(values)
-    return size * len(array), longest  # as if every row were all of them: nested ones are rare
+    # Counted as if every row held all of them: nested dictionaries are rare.
+    return size * len(array), longest
 
 
 def _mapped(array: pa.MapArray) -> tuple[int, int]:
-    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()  # keys and items are those of all rows
+    # The array may be a slice; its keys and items are those of all rows.
+    first, last = array.offsets[0].as_py(), array.offsets[-1].as_py()
     each = [_measured(side.slice(first, last - first)) for side in (array.keys, array.items)]
     return sum(size for size, _ in each) + last - first, max(longest for _, longest in each)
 
 
 def _lengths(array: pa.Array) -> pa.Array:
-    """Bytes of each text."""
+    """The size of each text in bytes."""
     if not (kinds.is_string_view(array.type) or kinds.is_binary_view(array.type)):
         return pc.binary_length(array)
     if not len(array):
         return pa.array([], pa.int32())
-    views = np.frombuffer(array.buffers()[1], np.int32)  # 16 bytes each, the length in front
+    views = np.frombuffer(array.buffers()[1], np.int32)  # 16 bytes each, beginning with the length
     lengths = views[4 * array.offset : 4 * (array.offset + len(array)) : 4]
     return pc.if_else(array.is_valid(), pa.array(lengths), 0)
 
@@ -243,7 +246,7 @@ def _summed(lengths: pa.Array) -> tuple[int, int]:
 
 
 def _unnamed(batch: pa.RecordBatch, column: str, tenant: str, row: int) -> Iterator[int]:
-    """Places in the batch that name no tenant; ForbiddenError for the first that names another."""
+    """Positions in the batch of rows that name no tenant; ForbiddenError for the first that names another."""
     for position, named in enumerate(_tenants(batch, column)):
         if named is None or named == "":
             yield position
@@ -252,7 +255,7 @@ def _unnamed(batch: pa.RecordBatch, column: str, tenant: str, row: int) -> Itera
 
 
 def _tenants(batch: pa.RecordBatch, column: str) -> list[str | None]:
-    """What stands at a dotted column of each row, as the record will have it."""
+    """The value at a dotted column of each row, as the record will have it."""
     first, *steps = column.split(".")
     if first not in batch.schema.names:
         return [None] * batch.num_rows
@@ -280,7 +283,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _check_once(kind: pa.StructType, step: str, column: str) -> None:
-    """Arrow has no index for a name that is there twice: then nobody can say which of them counts."""
+    """Refuse a column name that occurs twice: it would be unclear which of them counts."""
     if any(kind.field(position).name == step for position in range(kind.num_fields)):
         raise InputError(f"{step!r} of {column} is there twice", where="body", hint="rename one")
 

@@ -1,7 +1,4 @@
-"""Bodies as they were before their sender compressed them, never more of it than is allowed.
-
-A limit is met before the memory is: what is beyond it is not unpacked.
-"""
+"""Decompresses bodies of requests, up to a limit; nothing beyond the limit is unpacked."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from tidemill.model.errors import InputError, MediaTypeError, TooLargeError
 ENCODINGS: Final = ("gzip", "zstd", "identity")
 _ALIASES: Final = {"": "identity", "x-gzip": "gzip"}
 _PIECE: Final = 1 << 18
-_GZIP: Final = b"\x1f\x8b"  # Arrow takes zlib's own format for gzip, too
+_GZIP: Final = b"\x1f\x8b"  # needed because Arrow would accept zlib's format as gzip too
 
 
 def decompressed(content: bytes, encoding: str | None, limit: int) -> bytes:
-    """The body of a request with that Content-Encoding; several members or frames are one body."""
+    """The body without its Content-Encoding. Several gzip members or zstd frames are one body."""
     name = (encoding or "").strip().lower()
     name = _ALIASES.get(name, name)
     if name not in ENCODINGS:

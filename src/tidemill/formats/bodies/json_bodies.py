@@ -1,9 +1,8 @@
-"""A JSON body as lines: the one event that it is, or the elements of its array, cut out as they stand.
+"""A JSON body as lines: the one event that it is, or the elements of its array, copied byte for byte.
 
-One pass proves that the body is JSON and notes where its events are. It builds nothing of what it reads, so
-that a body takes no more memory than its bytes. Repeated keys and halves of surrogate pairs are JSON, and are
-left to the gate. Nothing is encoded again: only line ends between tokens become spaces, since a record is a
-line.
+One pass checks that the body is JSON and notes where its events are. It builds no objects, so that a body
+takes no more memory than its bytes. Repeated keys and halves of surrogate pairs are valid JSON and are left
+to the gate. Line ends between tokens become spaces, since a record is a line.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 
-# How a scan may end, besides what `value_end` says of one value.
+# How a scan may end, besides the results of `value_end` for one value.
 _TOO_MANY: Final = 20
 _NO_END: Final = 21
 
@@ -56,16 +55,16 @@ _EXPECTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ScannedJson:
-    """Where the elements of an array stand, or the one value that the text is."""
+    """The positions of the elements of an array, or of the one value that the text is."""
 
     ended: int  # PROVEN, or why not
-    position: int  # the byte at which the scan ended
+    position: int  # the position at which the scan ended
     in_array: bool
-    spans: tuple[tuple[int, int], ...]  # of the elements that were read whole
+    spans: tuple[tuple[int, int], ...]  # of the elements that were read completely
 
 
 def json_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
-    """The events, each as a line with its line end; and how many there are."""
+    """The events as NDJSON lines, and how many there are."""
     text, found = scanned(content, limits)
     pieces = [text[start:end] for start, end in found.spans]
     pieces.append(b"")
@@ -73,7 +72,7 @@ def json_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
 
 
 def scanned(content: bytes, limits: Requests) -> tuple[bytes, ScannedJson]:
-    """The text, without line ends, and where its events stand; proved to be JSON within the limits."""
+    """The text without line ends, and the positions of its events, checked to be JSON within the limits."""
     text = utf8_text(content)
     found = _scan(text, limits)
     if found.ended in _EXPECTED:
@@ -88,15 +87,15 @@ def scanned(content: bytes, limits: Requests) -> tuple[bytes, ScannedJson]:
         raise beyond(found.ended, len(found.spans), limits)
     if not text.isascii():
         _check_utf8(text)
-    if b"\n" in text or b"\r" in text:  # white space: a text cannot hold one, or it were not JSON
+    if b"\n" in text or b"\r" in text:  # only white space: inside a string they would not be JSON
         text = text.translate(_LINE_ENDS)
     return text, found
 
 
 def _scan(content: bytes, limits: Requests) -> ScannedJson:
-    """Depth counts from an element: the array around it is none of its own."""
+    """Scan for events. Depth is counted from each element: the array around them does not count."""
     data = np.frombuffer(content, np.uint8)
-    room = min(limits.events, len(content) // 2 + 1)  # an element is a byte and what parts it from the next
+    room = min(limits.events, len(content) // 2 + 1)  # an element takes at least a byte and a separator
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
     ended, position, count, in_array = _elements(data, limits.depth, limits.field, starts, ends)
     spans = tuple(zip(starts[:count].tolist(), ends[:count].tolist(), strict=True))
@@ -107,7 +106,7 @@ def _scan(content: bytes, limits: Requests) -> ScannedJson:
 def _elements(
     b: Bytes, max_depth: int, max_text: int, starts: Ints, ends: Ints
 ) -> tuple[int, int, int, bool]:
-    """How it ended, where, how many elements there are, and whether they are those of an array."""
+    """How the scan ended and where, the number of elements, and whether the text is an array."""
     end = b.size
     is_object = np.empty(max_depth + 1, np.bool_)
     n = 0

@@ -1,6 +1,6 @@
-"""How deep the events of a request are nested and how long their texts are, against what is allowed.
+"""Limits of a request: how deeply its events are nested and how long their strings are.
 
-Lines that are not JSON are measured as well as they can be, and never decided on: that is for the gate.
+Lines that are not JSON are measured as well as possible, and left to the gate.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FITS: Final = 0  # neither TOO_DEEP nor TOO_LONG
 
 @njit(cache=True, nogil=True)
 def _measured(b: Bytes, start: int, end: int) -> tuple[int, int]:
-    """Depth, and bytes of the longest text as it is spelled, of a record that need not be JSON."""
+    """The depth of a record, and the size of its longest string before unescaping; it need not be JSON."""
     depth = deepest = longest = 0
     p = start
     while p < end:
@@ -53,10 +53,11 @@ def _measured(b: Bytes, start: int, end: int) -> tuple[int, int]:
 
 @njit(cache=True, nogil=True)
 def survey(b: Bytes, line_ends: Ints, max_depth: int, max_text: int) -> tuple[int, int, int]:
-    """Blank lines; and the first record beyond a limit: its number among the others, and the limit it broke.
+    """The number of blank lines; and the first record beyond a limit: its position among the others, and
+    which limit.
 
-    A record with no more opening brackets than it may be deep cannot be too deep, and one no longer than
-    a text may be holds no text too long: only what is left is looked at byte by byte.
+    A record with fewer opening brackets than the depth limit cannot be too deep, and one shorter than the
+    string limit has no string that is too long; only the others are read byte by byte.
     """
     blank = 0
     s = 0
@@ -89,7 +90,7 @@ def check_events(events: int, limits: Requests) -> None:
 
 
 def beyond(broken: int, position: int, limits: Requests) -> TooLargeError:
-    """The error of the event at a place (from 0) that broke a limit."""
+    """The error for the event at a position (from 0) that is beyond a limit."""
     if broken == TOO_DEEP:
         message = f"the event is nested more than {limits.depth} deep"
         hint = "send it flatter, or allow more with gateway.requests.depth"

@@ -1,6 +1,6 @@
-"""NDJSON as it came: the lines of a body that hold something, byte for byte.
+"""NDJSON bodies: the lines that are not blank, byte for byte.
 
-A line is not parsed here: one that is no JSON goes its way to the gate, and takes no other with it.
+Lines are not parsed here. One that is not JSON is rejected by the gate, and the others are accepted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINE_END: Final = 10
 
 @njit(cache=True, nogil=True)
 def _without_blanks(b: Bytes, out: Bytes) -> int:
-    """Copies the lines that hold something, line ends included; how many bytes they are."""
+    """Copy the lines that are not blank, with their line ends; the number of bytes."""
     n = s = 0
     for e in range(b.size):
         if b[e] != _LINE_END:
@@ -37,13 +37,13 @@ def _without_blanks(b: Bytes, out: Bytes) -> int:
 
 
 def ndjson_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
-    """Lines, each with its line end, none of them blank; and how many there are."""
+    """The lines that are not blank, each with a line end, and how many there are."""
     lines = utf8_text(content)
     if not lines.endswith(b"\n"):
         lines += b"\n"
     data = np.frombuffer(lines, np.uint8)
     ends = data == _LINE_END
-    if np.count_nonzero(ends) > limits.events:  # before anything is made for each; most may be blank
+    if np.count_nonzero(ends) > limits.events:  # most of them may be blank: count without those
         lines = _squeezed(lines)
         data = np.frombuffer(lines, np.uint8)
         ends = data == _LINE_END

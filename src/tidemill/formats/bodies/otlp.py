@@ -1,6 +1,6 @@
-"""OTLP/HTTP: logs and traces in JSON or protobuf as a submission to a stream, and what is answered.
+"""OTLP/HTTP: reads logs and traces in JSON or protobuf as a submission to a stream, and makes the response.
 
-A record that can be no event is rejected by itself, as the protocol has it; all others are taken.
+A record that cannot be an event is rejected alone, as the protocol says; the others are accepted.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ Media = Literal["json", "protobuf"]
 Signal = Literal["logs", "traces"]
 
 OTLP_MEDIA: Final[dict[str, Media]] = {"application/json": "json", "application/x-protobuf": "protobuf"}
-OTLP_TYPES: Final = {media: name for name, media in OTLP_MEDIA.items()}  # Content-Type of an answer
-REASONS: Final = 3  # rejected records that an answer tells of
+OTLP_TYPES: Final = {media: name for name, media in OTLP_MEDIA.items()}  # Content-Type of a response
+REASONS: Final = 3  # how many rejected records a response explains
 _WORDS: Final = {"logs": "log record", "traces": "span"}
 
 
 @dataclass(frozen=True, slots=True)
 class OtlpRead:
-    """What a request brings."""
+    """What a request contains."""
 
-    submission: Submission | None  # None: nothing to be stored
+    submission: Submission | None  # None: nothing to store
     rejected: int
-    message: str  # why; "" when nothing was
+    message: str  # why; "" if nothing was
 
 
 def otlp_media(content_type: str | None) -> Media:
-    """What a Content-Type says that the body is in; MediaTypeError when it is neither of both."""
+    """The encoding that a Content-Type names; MediaTypeError if OTLP does not know it."""
     name = (content_type or "").partition(";")[0].strip().lower()
     if name not in OTLP_MEDIA:
-        told = (
+        problem = (
             f"a body of type {name[:80]!r} is no OTLP"
             if name
             else "the request does not say what its body is"
         )
-        raise MediaTypeError(told, where="Content-Type", hint=f"send {' or '.join(OTLP_MEDIA)}")
+        raise MediaTypeError(problem, where="Content-Type", hint=f"send {' or '.join(OTLP_MEDIA)}")
     return OTLP_MEDIA[name]
 
 
@@ -66,7 +66,7 @@ def read_otlp(
     tenant: str | None,
     source: str,
 ) -> OtlpRead:
-    """The records of a body (decompressed) for a stream, and how many of them can be no events."""
+    """The records of a decompressed body for a stream, and how many of them cannot be events."""
     check_stream(stream, tenant)
     check_filled(stream)
     check_size(content, limits.body)
@@ -98,7 +98,7 @@ def read_otlp(
 
 
 def _check_made(size: int, limits: Requests) -> None:
-    """A resource is written once in a request and with each of its events: what they come to is bounded."""
+    """Limit the total size: a resource is written once in a request, but into each of its events."""
     if size > limits.body:
         raise TooLargeError(
             f"the events, each with its resource, come to more than {limits.body} bytes",
@@ -115,7 +115,7 @@ def _message(signal: Signal, rejected: int, of: int, reasons: list[str]) -> str:
 
 
 def otlp_answer(signal: Signal, media: Media, rejected: int, message: str) -> bytes:
-    """The Export…ServiceResponse of a request that was taken, at least in part."""
+    """The Export…ServiceResponse to a request that was accepted, at least in part."""
     if media == "json":
         if not rejected and not message:
             return b"{}"
@@ -135,16 +135,16 @@ def otlp_answer(signal: Signal, media: Media, rejected: int, message: str) -> by
 
 
 def otlp_status(media: Media, code: int, message: str) -> bytes:
-    """A google.rpc.Status: what is answered to a request that was refused as a whole."""
+    """A google.rpc.Status: the response to a request that was refused as a whole."""
     if media == "json":
         return orjson.dumps({"code": code, "message": message})
     text = message.encode("utf-8", "backslashreplace")
-    told = b"\x12" + _varint(len(text)) + text if text else b""
-    return (b"\x08" + _varint(code) if code else b"") + told
+    message_field = b"\x12" + _varint(len(text)) + text if text else b""
+    return (b"\x08" + _varint(code) if code else b"") + message_field
 
 
 def _varint(number: int) -> bytes:
-    """A number as protobuf writes it: seven bits a byte, the least first."""
+    """A number in protobuf's encoding: seven bits a byte, least significant first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

@@ -1,6 +1,6 @@
-"""What an OTLP request holds once it is read, whether it came as JSON or as protobuf.
+"""The contents of an OTLP request, whether it came as JSON or as protobuf.
 
-Ids are lower-case hex, times are nanoseconds since 1970 with 0 for none, values are as JSON has them.
+Ids are lower-case hex, times are nanoseconds since 1970 with 0 for none, values are JSON values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Attributes = dict[str, Json]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Who sent it."""
+    """The sender."""
 
     attributes: Attributes
     dropped_attributes: int
@@ -25,7 +25,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class OtlpScope:
-    """Which of its libraries made it."""
+    """The library of the sender that made the records."""
 
     name: str
     version: str
@@ -36,7 +36,7 @@ class OtlpScope:
 
 @dataclass(frozen=True, slots=True)
 class OtlpOrigin:
-    """Where all records that stand together in a request come from."""
+    """The resource and the scope that records of a request share."""
 
     resource: Resource
     scope: OtlpScope
@@ -53,7 +53,7 @@ class Log:
     attributes: Attributes
     dropped_attributes: int
     flags: int
-    trace_id: str  # "": it belongs to none
+    trace_id: str  # "": it belongs to no trace
     span_id: str
 
 

@@ -1,6 +1,6 @@
-"""OTLP requests in JSON, as OTLP has it: ids in hex, enums as numbers, unknown keys ignored.
+"""Reads OTLP requests in JSON, as OTLP defines it: ids in hex, enums as numbers, unknown keys ignored.
 
-What holds records must be as specified; a record that is not is an error in its own place.
+An error in the structure around records refuses the request; one inside a record refuses that record.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tidemill.model.errors import InputError
 Object = dict[str, object]
 Reader = Callable[[Object, Depth], Log | Span]
 
-_KEYS: Final = {  # down to the records of a signal
+_KEYS: Final = {  # the keys that lead to the records of a signal
     "logs": ("resourceLogs", "scopeLogs", "logRecords"),
     "traces": ("resourceSpans", "scopeSpans", "spans"),
 }
@@ -159,7 +159,7 @@ def _pairs(value: Object, key: str, depth: Depth, nested: int) -> Attributes:
 
 
 def _any(value: object, depth: Depth, nested: int) -> Json:
-    """An AnyValue: the one of its keys that is set, whatever else a newer sender writes beside it."""
+    """An AnyValue: the known key that is set; keys of newer versions are ignored."""
     if value is None:
         return None
     depth.check(nested)

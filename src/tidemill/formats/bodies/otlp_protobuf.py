@@ -1,6 +1,6 @@
-"""OTLP requests in protobuf, as the same entries that JSON gives.
+"""Reads OTLP requests in protobuf, as the same entries that JSON gives.
 
-A message that cannot be decoded is refused whole; a record with an id of a wrong length only by itself.
+A message that cannot be decoded refuses the request; an id of a wrong length refuses only its record.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _any(value: AnyValue, depth: Depth, nested: int) -> Json:
         return [_any(one, depth, nested + 1) for one in value.array_value.values]
     if kind == "kvlist_value":
         return _pairs(value.kvlist_value.values, depth, nested + 1)
-    return None  # nothing, or what only profiles have
+    return None  # not set, or a type that only profiles use
 
 
 _PLAIN: Final = frozenset({"string_value", "bool_value", "int_value"})

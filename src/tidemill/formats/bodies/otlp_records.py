@@ -1,4 +1,4 @@
-"""Logs and spans as records of a stream: the envelope of an event, at the columns that the stream declares.
+"""Logs and spans as records of a stream, with the columns that the stream declares.
 
 The same log or span always gives the same record and the same id, also when it is sent again.
 """
@@ -25,28 +25,29 @@ from tidemill.formats.bodies.otlp_entries import (
 )
 from tidemill.formats.bodies.otlp_values import wrong
 from tidemill.formats.bodies.rendering import line, put, spelled
-from tidemill.formats.bodies.tenancy import DEFAULT_TENANT, at, other_tenant
+from tidemill.formats.bodies.tenancy import DEFAULT_TENANT, other_tenant
+from tidemill.formats.json_values import at
 
-TENANT_ATTRIBUTES: Final = ("tenant.id", "tenant")  # of a resource
+TENANT_ATTRIBUTES: Final = ("tenant.id", "tenant")  # attributes of a resource that name the tenant
 KINDS: Final = ("unspecified", "internal", "server", "client", "producer", "consumer")
 OUTCOMES: Final = ("unset", "ok", "error")
-SEVERITIES: Final = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")  # four numbers each, from 1
+SEVERITIES: Final = ("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL")  # four numbers each, beginning at 1
 
 Members = dict[str, object]
 
 
 @dataclass(slots=True)
 class Rendering:
-    """Makes the records of one request: it remembers which logs were in it already."""
+    """Makes the records of one request, and remembers which logs it contained, to number equal ones."""
 
     stream: Stream
-    tenant: str | None  # the token's; None: the resource says whose they are, or nobody does
+    tenant: str | None  # the tenant of the token; None: the resource may name one
     _seen: Counter[str] = field(default_factory=Counter)
     _origin: OtlpOrigin | None = None
     _shared: Members = field(default_factory=dict)
 
     def rendered(self, origin: OtlpOrigin, entry: Log | Span, position: int) -> bytes:
-        """A line of JSON; InputError for an entry that can be no event."""
+        """A line of JSON; InputError for an entry that cannot be an event."""
         if origin is not self._origin:
             self._origin, self._shared = origin, self._of(origin)
         if isinstance(entry, Log):
@@ -58,7 +59,7 @@ class Rendering:
         if not time:
             raise wrong("it says neither when it was nor when it was seen", "set timeUnixNano")
         members = {**_log_members(log), **self._shared}
-        # Of the exact time, whatever the declared type keeps of it.
+        # Made from the exact time, whatever precision the declared type keeps.
         digest = sha256(orjson.dumps([time, members], option=orjson.OPT_SORT_KEYS)).hexdigest()
         self._seen[digest] += 1
         again = self._seen[digest]
@@ -92,7 +93,7 @@ class Rendering:
         return line(_with(filled, members))
 
     def _check_resource(self, resource: Resource, position: int) -> None:
-        """A resource may name the token's tenant or none, whatever the stream makes of it."""
+        """Raise unless the resource names the token's tenant or none, whether or not the stream uses it."""
         found = _tenant_attribute(resource)
         if self.tenant is not None and found is not None and found[1] != self.tenant:
             raise other_tenant(f"resource attribute {found[0]}", found[1], self.tenant, position)
@@ -107,7 +108,8 @@ class Rendering:
         return self.tenant
 
     def _of(self, origin: OtlpOrigin) -> Members:
-        """What all records of an origin have; written once, unless a column of the stream lies in it."""
+        """The members that all records of an origin share; encoded once, unless a declared column is
+        inside."""
         members: Members = {"resource": _resource(origin.resource), "scope": _scope(origin.scope)}
         members = {key: value for key, value in members.items() if value}
         if any("." in column for column in _declared(self.stream)):
@@ -123,7 +125,7 @@ def _declared(stream: Stream) -> tuple[str, ...]:
 
 
 def _with(filled: Members, members: Members) -> Members:
-    """The record, what is filled in first; what a sender said itself is never written over."""
+    """The record with the filled-in values; members that the sender set are never overwritten."""
     if not any("." in column for column in filled):
         return {**filled, **members}
     record = deepcopy(members)
@@ -143,7 +145,7 @@ def _check_identity(members: Members, identity: tuple[str, ...]) -> None:
 
 
 def _tenant_attribute(resource: Resource) -> tuple[str, str] | None:
-    """The attribute that names a tenant, and the name; None when no attribute does."""
+    """The attribute that names a tenant, and the name; None if there is none."""
     for key in TENANT_ATTRIBUTES:
         named = resource.attributes.get(key)
         if isinstance(named, str) and named:
@@ -153,7 +155,7 @@ def _tenant_attribute(resource: Resource) -> tuple[str, str] | None:
 
 def _resource(of: Resource) -> Members:
     service = of.attributes.get("service.name")
-    return _told(
+    return _present(
         service=service if isinstance(service, str) else None,
         attributes=of.attributes,
         dropped_attributes=of.dropped_attributes,
@@ -162,7 +164,7 @@ def _resource(of: Resource) -> Members:
 
 
 def _scope(of: OtlpScope) -> Members:
-    return _told(
+    return _present(
         name=of.name,
         version=of.version,
         attributes=of.attributes,
@@ -175,7 +177,7 @@ def _log_members(log: Log) -> Members:
     return {
         "severity": _severity(log),
         **({} if log.body is None else {"body": log.body}),
-        **_told(
+        **_present(
             severity_number=log.severity_number,
             severity_text=log.severity_text,
             trace_id=log.trace_id,
@@ -189,7 +191,7 @@ def _log_members(log: Log) -> Members:
 
 
 def _severity(log: Log) -> str:
-    """One of six words where the number tells it, so that there is one word for each."""
+    """One of six names, by the number where there is one."""
     if 1 <= log.severity_number <= 4 * len(SEVERITIES):
         return SEVERITIES[(log.severity_number - 1) // 4]
     return log.severity_text.upper() or "UNSPECIFIED"
@@ -201,7 +203,7 @@ def _span_members(span: Span) -> Members:
         "kind": _word(span.kind, KINDS),
         **({"duration_ns": span.end - span.start} if span.end else {}),
         "outcome": _word(span.status_code, OUTCOMES),
-        **_told(
+        **_present(
             outcome_message=span.status_message,
             trace_id=span.trace_id,
             span_id=span.span_id,
@@ -219,12 +221,12 @@ def _span_members(span: Span) -> Members:
 
 
 def _word(number: int, words: tuple[str, ...]) -> str:
-    """Of an enum; a number that a newer sender uses is kept as it is."""
+    """The name of an enum value; an unknown number is kept as a number."""
     return words[number] if 0 <= number < len(words) else str(number)
 
 
 def _span_event(event: SpanEvent) -> Members:
-    return _told(
+    return _present(
         name=event.name,
         time_ns=event.time,
         attributes=event.attributes,
@@ -233,7 +235,7 @@ def _span_event(event: SpanEvent) -> Members:
 
 
 def _link(link: SpanLink) -> Members:
-    return _told(
+    return _present(
         trace_id=link.trace_id,
         span_id=link.span_id,
         trace_state=link.trace_state,
@@ -243,6 +245,6 @@ def _link(link: SpanLink) -> Members:
     )
 
 
-def _told(**members: object) -> Members:
+def _present(**members: object) -> Members:
     """Without what protobuf cannot tell from absent: empty texts, zeros, and what holds nothing."""
     return {key: value for key, value in members.items() if value}

@@ -1,6 +1,6 @@
-"""Attribute values of OTLP as JSON values; what JSON has no word for is spelled as protobuf's JSON does.
+"""Attribute values of OTLP as JSON values; what JSON lacks is spelled as in protobuf's JSON mapping.
 
-Nothing is rounded. How deep values may be nested is bounded before they are followed.
+Nothing is rounded. The nesting of values is limited before they are followed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemill.formats.bodies.limits import beyond
 from tidemill.formats.json_core import TOO_DEEP
 from tidemill.model.errors import InputError
 
-MAX_NESTED: Final = 120  # of values: beyond it JSON is not written
+MAX_NESTED: Final = 120  # deeper JSON cannot be written
 INT64: Final = range(-(1 << 63), 1 << 63)
 UINT64: Final = range(1 << 64)
 UINT32: Final = range(1 << 32)
@@ -27,7 +27,7 @@ _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 @dataclass(slots=True)
 class Depth:
-    """How deep values of a request may be nested, and which of its records is being read, for errors."""
+    """The nesting limit for values of a request, and the position of the record being read, for errors."""
 
     limits: Requests
     position: int = 0  # from 0
@@ -44,14 +44,14 @@ def wrong(message: str, hint: str) -> InputError:
 
 
 def number(value: float) -> float | str:
-    """A double; `NaN` and the infinities as texts, since JSON has no such numbers."""
+    """A double; NaN and the infinities become strings, since JSON has no such numbers."""
     if isfinite(value):
         return value
     return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
 def number_of(text: str) -> float:
-    """A double that JSON holds as a text."""
+    """A double that JSON holds as a string."""
     try:
         return _UNBOUND[text] if text in _UNBOUND else float(text)
     except ValueError:
@@ -59,7 +59,7 @@ def number_of(text: str) -> float:
 
 
 def integer_of(value: object, key: str, allowed: range) -> int:
-    """A whole number that JSON holds as a number or, as 64 bits are spelled, as a text."""
+    """An integer that JSON holds as a number or, as 64-bit integers are spelled, as a string."""
     found: object = value
     if isinstance(value, str):
         digits = value[1:] if value[:1] == "-" else value
@@ -79,7 +79,7 @@ def base64_of(content: bytes) -> str:
 
 
 def base64_again(text: str, key: str) -> str:
-    """Base64 in any of its spellings, as it is written here."""
+    """Base64 of any variant, in the standard one."""
     plain = text.translate(_URL_SAFE).rstrip("=")
     try:
         return base64_of(b64decode(plain + "=" * (-len(plain) % 4), validate=True))
@@ -88,7 +88,7 @@ def base64_again(text: str, key: str) -> str:
 
 
 def hex_id(text: str, length: int, key: str) -> str:
-    """An id of `length` bytes in lower case; "" when there is none."""
+    """An id of `length` bytes in lower case; "" if there is none."""
     if not text:
         return ""
     try:
@@ -99,7 +99,7 @@ def hex_id(text: str, length: int, key: str) -> str:
 
 
 def id_of(content: bytes, length: int, key: str) -> str:
-    """The same for an id that came as bytes. One of zeros only is none, as the specification says."""
+    """`hex_id` for an id that came as bytes. An id of zeros only means none, as the specification says."""
     if len(content) not in (0, length):
         return _no_id(key, length)
     return content.hex() if any(content) else ""

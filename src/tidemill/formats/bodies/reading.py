@@ -1,6 +1,6 @@
-"""Bodies by their media type: what a request to a stream holds, as a submission.
+"""Reads the body of a request to a stream by its media type.
 
-What is not listed here is refused by name: a body is never guessed at.
+Media types that are not listed here are refused; the type of a body is never guessed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def read_body(
     source: str,
     declared: Interval | None = None,
 ) -> Submission:
-    """What a body (decompressed) brings to a stream, and for whom; nothing of it is taken if this fails. With
-    declared bounds it may hold no events: nothing happened between them."""
+    """The submission in a decompressed body. If this raises, nothing of the body is stored. With declared
+    bounds the body may hold no events: nothing happened between the bounds."""
     media = media_type(content_type)
     check_stream(stream, tenant)
     if declared is not None:
@@ -64,7 +64,7 @@ def read_body(
 
 
 def media_type(content_type: str | None) -> str:
-    """The one of `MEDIA_TYPES` that a Content-Type says; MediaTypeError that lists them otherwise."""
+    """The one of `MEDIA_TYPES` that a Content-Type names; otherwise a MediaTypeError that lists them."""
     if content_type in MEDIA_TYPES:
         return content_type
     if content_type is None or not content_type.strip():
@@ -84,7 +84,7 @@ def media_type(content_type: str | None) -> str:
 
 
 def warm() -> None:
-    """Make the first request as fast as the next: compiled parts are loaded, or compiled, here."""
+    """Load or compile the kernels, so that the first request is as fast as the next."""
     limits = Requests()
     json_lines(b'[{"a":"b"}]', limits)
     ndjson_lines(b'{"a":"b"}\n\n', limits)

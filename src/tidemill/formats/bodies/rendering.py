@@ -1,7 +1,7 @@
-"""Records that are made here, of events that came in another shape: a value at a column, an instant as the
-stream spells it, a line of JSON.
+"""Helps to make records of events that came in another shape: sets a value at a column, spells an instant as
+the stream declares, writes a line of JSON.
 
-Nothing is rounded, and nothing that a sender said is written over without being asked for.
+Nothing is rounded, and values of the sender are overwritten only where the caller says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemill.eventtime import origin
 from tidemill.model.errors import InputError
 from tidemill.model.time import format_instant
 
-_NANOSECONDS: Final = {  # of one unit
+_NANOSECONDS: Final = {  # nanoseconds of one unit
     "unixtimestamp_s": 1_000_000_000,
     "unixtimestamp_ms": 1_000_000,
     "unixtimestamp_us": 1_000,
@@ -30,7 +30,7 @@ no float is exact."""
 
 
 def check_filled(stream: Stream) -> None:
-    """That an event time can be written for the stream; reading it may be all that its type can do."""
+    """Raise unless event times of the stream can be written; some types can only be read."""
     declared = stream.event_time
     if stream.time_column is None or declared.type is None:
         return
@@ -44,7 +44,7 @@ def check_filled(stream: Stream) -> None:
 
 
 def spelled(instant_us: int, stream: Stream, nanos: int = 0) -> Spelled:
-    """An instant (and nanoseconds beyond it, 0 to 999) in the event-time type that the stream declares.
+    """An instant (and 0 to 999 nanoseconds beyond it) in the event-time type that the stream declares.
 
     A column of integers gets whole units, rounded down as the type's parser does.
     """
@@ -73,7 +73,8 @@ def _rfc3339(instant_us: int, nanos: int) -> str:
 
 
 def put(record: dict[str, object], path: str, value: object) -> None:
-    """Set the value at a dotted column, making the objects on the way; InputError when one is no object."""
+    """Set the value at a dotted column, creating the objects on the way; InputError if one is not an
+    object."""
     *outer, last = path.split(".")
     for depth, step in enumerate(outer, start=1):
         inner = record.setdefault(step, {})
@@ -90,7 +91,7 @@ def line(record: dict[str, object]) -> bytes:
     """The record as one line of JSON, with its line end."""
     try:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError as error:  # orjson's own error is one, too
+    except TypeError as error:  # orjson's own error is a TypeError too
         raise InputError(
             f"the event cannot be written as JSON: {error}",
             hint="texts are Unicode without halves of surrogate pairs, whole numbers have 64 bits, and "

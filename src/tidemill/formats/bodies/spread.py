@@ -1,7 +1,7 @@
-"""How far apart in time the events of a request are: each window that they lie in is a dataset to be built.
+"""Limits how many windows the events of one request touch, since each touched window is a dataset to build.
 
-It reads them as the gate will, so that only events count which are going to be accepted. A request with fewer
-events than it may touch windows is not read at all.
+Events are read as the gate will read them, so that only those that will be accepted count. A request with
+fewer events than allowed windows is not read at all.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tidemill.model.gateway import Submission
 from tidemill.model.slices import Codec, Format
 from tidemill.model.time import DAY, format_duration
 
-_CHUNK: Final = 4 << 20  # bytes that are read at a time
+_CHUNK: Final = 4 << 20  # bytes read at a time
 
 
 def check_spread(submission: Submission, stream: Stream, limits: Limits, most: int, now: int) -> None:
-    """TooSpreadError when its events lie in more than `most` windows."""
+    """Raise TooSpreadError if the events lie in more than `most` windows."""
     if submission.records <= most or not stream.in_event_time:
         return
     unit = unit_of(stream)
@@ -42,7 +42,7 @@ def check_spread(submission: Submission, stream: Stream, limits: Limits, most: i
 
 
 def unit_of(stream: Stream) -> int:
-    """What is counted: windows that become datasets; days, where there are none or longer ones."""
+    """The windows that are counted: those of the datasets, or days if there are none or they are longer."""
     return min(stream.aggregation_span or DAY, DAY)
 
 

@@ -1,23 +1,24 @@
-"""Whose events they are: a token brings those of its own tenant, and none of another.
+"""Checks that events belong to the tenant of the token that sends them.
 
-Whatever the gate could read as a tenant is read here too; where the two could differ, it is refused.
+The tenant is read here as the gate reads it; where the two could differ, the event is refused.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Final, NoReturn
+from typing import Final
 
 import orjson
 
 from tidemill.config import Stream
+from tidemill.formats.json_values import at, no_constant
 from tidemill.model.errors import ForbiddenError, InputError
 
-DEFAULT_TENANT: Final = "default"  # whose events of another shape are that name no tenant; as streams have it
+DEFAULT_TENANT: Final = "default"  # of CloudEvents and OTLP records that name none; streams have the same
 
 
 def check_stream(stream: Stream, tenant: str | None) -> None:
-    """That the tenant may send to the stream at all; None may send for everybody."""
+    """Raise unless the tenant may send to the stream; None may send to all."""
     if tenant is None or stream.tenant.value is None or stream.tenant.value == tenant:
         return
     raise ForbiddenError(
@@ -28,7 +29,7 @@ def check_stream(stream: Stream, tenant: str | None) -> None:
 
 
 def check_whole_stream(stream: Stream, tenant: str | None) -> None:
-    """That the tenant may speak for all of the stream, as bounds do: windows are of every tenant in it."""
+    """Raise unless the tenant owns the whole stream; bounds need that, since windows hold all tenants."""
     if tenant is not None and stream.tenant.value != tenant:
         raise ForbiddenError(
             f"bounds of stream {stream.name!r} cover the events of every tenant",
@@ -38,7 +39,7 @@ def check_whole_stream(stream: Stream, tenant: str | None) -> None:
 
 
 def unnamed_lines(lines: bytes, stream: Stream, tenant: str | None) -> tuple[int, ...]:
-    """Places of the lines that name no tenant; ForbiddenError for the first that names another."""
+    """Positions of the lines that name no tenant; ForbiddenError for the first that names another."""
     column = stream.tenant.column
     if tenant is None or column is None:
         return ()
@@ -59,15 +60,6 @@ def unnamed_lines(lines: bytes, stream: Stream, tenant: str | None) -> tuple[int
     return tuple(unnamed)
 
 
-def at(record: object, column: str) -> object:
-    """What stands at a dotted column; None when a step is missing."""
-    for step in column.split("."):
-        if not isinstance(record, dict):
-            return None
-        record = record.get(step)
-    return record
-
-
 def other_tenant(column: str, named: str, tenant: str, position: int) -> ForbiddenError:
     return ForbiddenError(
         f"{column} names tenant {named[:80]!r}, and the token is of tenant {tenant!r}: nothing was taken",
@@ -77,9 +69,9 @@ def other_tenant(column: str, named: str, tenant: str, position: int) -> Forbidd
 
 
 def _leniently(line: bytes, position: int) -> object:
-    """A line that orjson does not take, such as one with 1e999; None when it is no JSON at all."""
+    """A line that orjson refuses, such as one with 1e999; None if it is not JSON."""
     try:
-        return json.loads(line.decode("utf-8"), parse_int=str, parse_float=str, parse_constant=_no_constant)
+        return json.loads(line.decode("utf-8"), parse_int=str, parse_float=str, parse_constant=no_constant)
     except ValueError:
         return None
     except RecursionError:
@@ -88,7 +80,3 @@ def _leniently(line: bytes, position: int) -> object:
             where=f"event {position + 1}",
             hint="send it flatter",
         ) from None
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")

@@ -1,6 +1,7 @@
-"""Whether the bytes of a body can be UTF-8 at all, and where in them something stands, for people.
+"""Checks the encoding of a body, and describes positions in it.
 
-Single bytes that are not UTF-8 are let through where a record can be told from its neighbours.
+Single bytes that are not UTF-8 are let through as long as records can be separated; the gate rejects their
+record.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from tidemill.model.errors import InputError
 
 
 def utf8_text(content: bytes) -> bytes:
-    """The text without a byte order mark; InputError when it is in UTF-16 or UTF-32."""
+    """The text without a byte order mark; InputError if it is UTF-16 or UTF-32."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content[:2]:
         raise InputError(
             "the body is in UTF-16 or UTF-32", where="body", hint="send it in UTF-8, which is what JSON is in"

@@ -1,7 +1,7 @@
-"""How much a columnar file unpacks to, by what stands in front of each compressed piece: what a reader asks
-memory for. Nothing is unpacked to know it.
+"""How many bytes a columnar file takes when it is unpacked, by the header of each compressed piece, which is
+what readers allocate memory by. Nothing is unpacked.
 
-A file says it elsewhere, too, where a sender can say what they like; that is not believed.
+Other places of a file state sizes too, but a sender can write anything there; they are not used.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Final
 
 from tidemill.model.errors import InputError
 
-_MOST: Final = 50_000  # pieces that are looked at: fewer fit into a body unless they are there to be many
-_FOOTER: Final = 1 << 20  # it is read byte by byte
+_MOST: Final = 50_000  # pieces that are looked at; no honest body has more
+_FOOTER: Final = 1 << 20  # bytes of a footer at most: it is read byte by byte
 _CONTINUED: Final = 0xFFFFFFFF
-_LEGACY: Final = b"ARROW:experimental_compression"  # how files said it before there was a field for it
+_LEGACY: Final = b"ARROW:experimental_compression"  # how older files declare compression
 _DICTIONARY_BATCH, _RECORD_BATCH = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetSizes:
-    """What the footer of a Parquet file says, read without pyarrow: of a damaged one, pyarrow's own objects
-    end the process when they are asked."""
+    """The sizes in the footer of a Parquet file. Read without pyarrow, which can crash the process when asked
+    about a damaged footer."""
 
     rows: int
-    columns: int  # of all row groups, each counted in each
+    columns: int  # the columns of each row group, added up
     groups: int
-    chunks: tuple[tuple[int, int], ...]  # from where to where the columns stand of groups that hold rows
+    chunks: tuple[tuple[int, int], ...]  # start and end of the column chunks of groups with rows
 
 
 def parquet_sizes(content: bytes) -> ParquetSizes:
@@ -43,26 +43,26 @@ def parquet_sizes(content: bytes) -> ParquetSizes:
             hint="write fewer columns, and larger row groups",
         )
     footer, _ = _thrift_struct(content, start)
-    told = [group for group in _list(footer, 4) if isinstance(group, dict)]
-    columns = sum(len(_list(group, 1)) for group in told)
-    chunks = [_chunk(column) for group in told if _int(group, 3) for column in _list(group, 1)]
-    return ParquetSizes(_int(footer, 3), columns, len(told), tuple(chunks))
+    groups = [group for group in _list(footer, 4) if isinstance(group, dict)]
+    columns = sum(len(_list(group, 1)) for group in groups)
+    chunks = [_chunk(column) for group in groups if _int(group, 3) for column in _list(group, 1)]
+    return ParquetSizes(_int(footer, 3), columns, len(groups), tuple(chunks))
 
 
 def _chunk(column: Thrift) -> tuple[int, int]:
-    told = column.get(3) if isinstance(column, dict) else None
-    if not isinstance(told, dict):
+    metadata = column.get(3) if isinstance(column, dict) else None
+    if not isinstance(metadata, dict):
         raise ValueError("a column is missing from the metadata")
-    start = _int(told, 9)
-    if 11 in told and 0 < _int(told, 11) < start:
-        start = _int(told, 11)
-    return start, start + _int(told, 7)
+    start = _int(metadata, 9)
+    if 11 in metadata and 0 < _int(metadata, 11) < start:
+        start = _int(metadata, 11)
+    return start, start + _int(metadata, 7)
 
 
-def parquet_size(content: bytes, told: ParquetSizes) -> int:
-    """Of all pages of all columns, by their headers; a value that takes no byte counts as one."""
+def parquet_size(content: bytes, sizes: ParquetSizes) -> int:
+    """The size of all pages of all columns, by their headers; a value without bytes counts as one."""
     size = pages = 0
-    for start, end in told.chunks:
+    for start, end in sizes.chunks:
         while start < end:
             header, at = _thrift_struct(content, start)
             start = at + _int(header, 3)
@@ -96,7 +96,7 @@ def _int(header: dict[int, Thrift], field: int) -> int:
 
 
 def _thrift_struct(content: bytes, at: int) -> tuple[dict[int, Thrift], int]:
-    """The fields of a struct in Thrift's compact protocol by their numbers, and the place behind it."""
+    """The fields of a struct in Thrift's compact protocol by number, and the position behind it."""
     fields: dict[int, Thrift] = {}
     number = 0
     while kind := content[at] & 0x0F:
@@ -107,7 +107,7 @@ def _thrift_struct(content: bytes, at: int) -> tuple[dict[int, Thrift], int]:
         else:
             number, at = _varint(content, at)
             number = (number >> 1) ^ -(number & 1)
-        if number in fields:  # readers differ on which of them counts
+        if number in fields:  # readers differ on which one counts
             raise ValueError("something is repeated in a header or the footer")
         fields[number], at = _thrift_value(content, at, kind)
     return fields, at + 1
@@ -140,7 +140,7 @@ def _thrift_list(content: bytes, at: int) -> tuple[Thrift, int]:
         length, at = _varint(content, at)
     values: list[Thrift] = []
     for _ in range(length):
-        if kind in (1, 2):  # in a list, a boolean has a byte of its own
+        if kind in (1, 2):  # in a list, a boolean takes a byte
             value: Thrift = content[at]
             at += 1
         else:
@@ -164,18 +164,18 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 @dataclass(frozen=True, slots=True)
 class _Message:
     metadata: bytes  # a flatbuffer
-    body: int  # where what it speaks of begins
+    body: int  # where its data begins
 
 
 def arrow_size(content: bytes, in_file: bool) -> int:
-    """Of all compressed buffers, by the length in front of each. Those that are not are in the body as they
-    are, and take nothing."""
+    """The size of all compressed buffers, by the length in front of each. Buffers that are not compressed are
+    used in place and take no memory."""
     size = looked_at = 0
     for number, message in enumerate(_in_file(content) if in_file else _in_stream(content)):
         for start, length in _compressed(message):
             if length >= 8:
                 (plain,) = unpack_from("<q", content, start)
-                size += max(plain, 0)  # -1: this one was not worth it
+                size += max(plain, 0)  # -1: stored uncompressed
             looked_at += 1
             if looked_at > _MOST:
                 raise _too_many("buffers")
@@ -208,7 +208,7 @@ def _in_file(content: bytes) -> Iterator[_Message]:
 
 
 def _metadata(content: bytes, at: int) -> tuple[bytes, int]:
-    """The flatbuffer of a message, empty at the end, and the place behind it."""
+    """The flatbuffer of a message, empty at the end, and the position behind it."""
     (size,) = unpack_from("<I", content, at)
     at += 4
     if size == _CONTINUED:
@@ -218,7 +218,7 @@ def _metadata(content: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _compressed(message: _Message) -> Iterator[tuple[int, int]]:
-    """Where the buffers of a message stand, and how long they are, when they are compressed."""
+    """Positions and lengths of the buffers of a message, if they are compressed."""
     root = _Table.root(message.metadata)
     kind, batch = root.integer(1, "<B"), root.table(2)
     if kind == _DICTIONARY_BATCH and batch is not None:
@@ -234,7 +234,7 @@ def _compressed(message: _Message) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of a flatbuffer: fields by their places in its schema."""
+    """A table of a flatbuffer; fields are addressed by their number in the schema."""
 
     data: bytes
     at: int
@@ -244,7 +244,7 @@ class _Table:
         return cls(data, unpack_from("<I", data, 0)[0])
 
     def _field(self, position: int) -> int:
-        """Where it stands; 0 when it is left out."""
+        """The position of a field; 0 if it is left out."""
         fields = self.at - unpack_from("<i", self.data, self.at)[0]
         offset = 4 + 2 * position
         if offset >= unpack_from("<H", self.data, fields)[0]:
@@ -265,7 +265,7 @@ class _Table:
         return _Table(self.data, at) if at else None
 
     def vector(self, position: int, width: int) -> range:
-        """Places of its elements."""
+        """The positions of the elements."""
         at = self._pointed(position)
         length = int(unpack_from("<I", self.data, at)[0]) if at else 0
         return range(at + 4, at + 4 + length * width, width)

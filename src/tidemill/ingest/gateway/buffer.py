@@ -1,7 +1,7 @@
-"""The open window of one feed: what is durable is gathered in it until a trigger closes it.
+"""The open window of one feed: gathers durable entries until a trigger closes it.
 
-Every entry comes out once, in one window, in the order that it came in. Has no lock, no clock and no file:
-who uses it locks, and says what time it is, by a clock that never steps. Windows are described by arrivals.
+Every entry comes out once, in one window, in order of arrival. It has no lock, no clock and no file: the
+caller locks, and passes the time of a monotonic clock. Windows are described by arrivals.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from tidemill.ingest.gateway.triggers import Custom, OpenWindow, custom_triggers
 from tidemill.model.gateway import BufferState, CloseTrigger, Entry, WindowStats
 from tidemill.model.slices import Format
 
-FEEDS: Final = 8  # sliding ones that can know as many keys as memory.windows allows
+FEEDS: Final = 8  # sliding ones whose keys fit within memory.windows
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A window that is closed; its statistics are not made yet."""
+    """A closed window, before its statistics are computed."""
 
     entries: tuple[Entry, ...]
     trigger: str
 
 
 class Buffer:
-    """Of one stream and source.
+    """The windows of one stream and source.
 
-    A window that is over by the time of the next arrival is set aside when that comes, so a late look does
-    not make it longer; the same when a file comes, or a request with bounds, which is a window of its own.
-    Those that are set aside are due at once, with the reason that they were closed for.
+    A window whose time is over at the next arrival is set aside then, so that a late look does not extend it;
+    the same if a file or a request with bounds arrives, which is a window of its own. Windows that are set
+    aside are due at once, with the reason for which they were closed.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Buffer:
         source: str,
         settings: Settings,
         monitor: RateMonitor | None = None,
-        custom: Sequence[Custom] | None = None,  # None: looked up by their names in the settings
+        custom: Sequence[Custom] | None = None,  # None: looked up by name in the settings
     ) -> None:
         self.stream = stream
         self.source = source
@@ -67,17 +67,16 @@ class Buffer:
         self._bytes = 0
         self._since = 0
         self._last = 0
-        self._until = 0  # what comes from here on is not in the open window, whoever looks when
-        self._ahead = 0  # of the clock that these are by: the wall clock, when the window was begun
+        self._until = 0  # arrivals from here on are not in the open window
+        self._ahead = 0  # by how much the wall clock was ahead of this clock when the window began
         self._arrival_ahead = 0  # … and the last arrival
         self._is_wanted = False
 
     # -- gathering
 
     def add(self, entry: Entry, at: int | None = None, ahead: int = 0) -> None:
-        """Entries come in the order of the log, and so of arrival. `at` is when it came by the clock that
-        never steps (None: that of arrivals does not), and `ahead` what the wall clock shows more than that.
-        """
+        """Add an entry; entries come in the order of the log, and so of arrival. `at` is its time by the
+        monotonic clock (None: the arrival), and `ahead` how much further the wall clock is."""
         submission = entry.submission
         at = entry.arrival if at is None else at
         self._arrival_ahead = entry.arrival - at
@@ -96,14 +95,14 @@ class Buffer:
         self._events += submission.records
         self._bytes += len(submission.content)
         self._last = at
-        if self._session is not None:  # each arrival puts its end off
+        if self._session is not None:  # each arrival postpones its end
             self._until = min(at + self._session.gap, self._since + self._session.max)
         if (full := self._full(1, 1)) is not None:
             self._put_aside(full)
 
     def _full(self, events: int, size: int) -> CloseTrigger | None:
-        """Whether so many more do not fit in the open window: a request is in one window as a whole, so that
-        a window has its number at most, unless a single request has more."""
+        """Whether so many more do not fit in the open window: a request is not split, so a window has at most
+        its number of events, unless a single request has more."""
         triggers = self._triggers
         if triggers.count is not None and self._events + events > triggers.count:
             return CloseTrigger.COUNT
@@ -112,17 +111,17 @@ class Buffer:
         return None
 
     def hurry(self) -> None:
-        """Somebody waits for what is in the open window: it is due once it lasted the least of its kind."""
+        """A sender waits for the open window: it is due once it has lasted the minimum of its kind."""
         self._is_wanted = bool(self._entries)
 
     def _begin(self, at: int, ahead: int) -> None:
         self._since = self._last = at
         self._ahead = ahead
-        # An adaptive window has no edge that could be missed; it only ends at its longest.
+        # An adaptive window has no edge to miss; it only ends at its maximum.
         self._until = self._closes_at(0.0)
 
     def _closes_at(self, rate: float) -> int:
-        """When the time of the open window is over; the edges of some kinds are those of the wall clock."""
+        """When the time of the open window is over; some kinds end at edges of the wall clock."""
         since, last = self._since + self._ahead, self._last + self._ahead
         return closes_at(self._kind, since, last, rate) - self._ahead
 
@@ -143,23 +142,23 @@ class Buffer:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to let out, neither open nor set aside."""
+        """Whether there is nothing to close, neither open nor set aside."""
         return not self._entries and not self._set_aside
 
     def is_idle(self, now: int) -> bool:
-        """Whether a new buffer would do as well: nothing is in it, nothing came lately, and no window that
-        slides reaches back to anything."""
+        """Whether a new buffer would do as well: it is empty, nothing came lately, and no sliding window
+        reaches back to anything."""
         seen = self._panes is None or self._panes.is_over(now + self._arrival_ahead)
         return self.is_empty and seen and self.monitor.rate(now) == 0.0
 
     @property
     def held(self) -> int:
-        """Bytes of memory that its open window takes; for `triggers.large_from`."""
+        """Bytes of memory of its open window; for `triggers.large_from`."""
         return self._bytes + ENTRY_BYTES * len(self._entries)
 
     @property
     def kept(self) -> int:
-        """Bytes of memory that it takes to know about windows that are closed."""
+        """Bytes of memory for its closed windows."""
         return self._panes.size if self._panes is not None else 0
 
     def state(self, now: int) -> BufferState:
@@ -176,19 +175,19 @@ class Buffer:
         )
 
     def due(self, now: int, share: float = 0.0, large_from: int = 1) -> str | None:
-        """Why a window is to be let out now, or None.
+        """Why a window should be closed now, or None.
 
-        `share` is `MemoryTracker.share()`. At the share that `triggers.memory` sets, a window is due that
-        holds `large_from` bytes (`triggers.large_from` of the windows there are) or more.
+        `share` is `MemoryTracker.share()`. At the share that `triggers.memory` sets, windows with
+        `large_from` bytes (see `triggers.large_from`) or more are due.
         """
         if self._set_aside:
             return self._set_aside[0].trigger
         return self._reason(now, share, large_from)
 
     def next_look(self, now: int) -> int | None:
-        """When time alone makes a window due, as things are; None when there is nothing in it.
+        """When time alone makes a window due, as things are; None if it is empty.
 
-        A change of the rate moves it, so it is asked again after arrivals, and at the latest then.
+        A change of the rate moves it, so call it again after arrivals.
         """
         if self._set_aside:
             return now
@@ -235,12 +234,12 @@ class Buffer:
     # -- letting out
 
     def take_due(self, now: int, share: float = 0.0, large_from: int = 1) -> list[Taken]:
-        """The windows that are due, closed; each with its own reason. Cheap: `finish` does the counting."""
+        """Close the windows that are due, each with its reason. Cheap: `finish` does the counting."""
         reason = self._reason(now, share, large_from)
         return self._take(reason)
 
     def take(self, trigger: str) -> list[Taken]:
-        """All that there is, closed, the open window for this reason."""
+        """Close everything, the open window for this reason."""
         return self._take(trigger)
 
     def close(self, trigger: str) -> list[ClosedWindow]:
@@ -248,8 +247,8 @@ class Buffer:
         return [self.finish(taken) for taken in self.take(trigger)]
 
     def finish(self, taken: Taken) -> ClosedWindow:
-        """With its statistics. Reads every line, so it is done without the lock that `add` waits for: it
-        touches nothing that others do, if windows are finished one by one in the order they were taken."""
+        """The window with its statistics. Reads every line, so it runs without the lock that `add` needs: it
+        shares no data, as long as windows are finished one by one in the order they were taken."""
         entries = taken.entries
         if self._panes is None:
             contents = (one.submission.content for one in entries if one.submission.format is Format.NDJSON)
@@ -274,6 +273,6 @@ class Buffer:
         return panes.stats(until=closes_at(self._kind, since, since, 0.0))
 
     def _keys(self, entries: Sequence[Entry]) -> set[int]:
-        """Of lines; what is inside a file is not looked at here."""
+        """The keys of lines; files are not read here."""
         lines = [e.submission.content for e in entries if e.submission.format is Format.NDJSON]
         return keys_of(b"".join(lines), self.stream)

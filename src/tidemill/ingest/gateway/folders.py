@@ -1,7 +1,7 @@
-"""The folder of a log: who holds it, whether its process is alive, and how it goes.
+"""The folder of a log: which process holds it, whether that is alive, and how it is removed.
 
-A folder is locked by the process that writes or reads the log in it, and the lock dies with that process. A
-log goes by one rename: there is no moment at which a part of it could be taken for the whole.
+A folder is locked by the process that writes or reads its log, and the lock ends with that process. A log is
+removed by one rename: at no moment can a part of it be mistaken for the whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.storage.files import make_folder, storage_errors, sync_folder
 
 
 class Hold:
-    """A folder that this process has for itself until it lets go."""
+    """A folder that this process has locked until it releases it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -29,7 +29,7 @@ class Hold:
             self._descriptor = None
 
     def remove(self) -> None:
-        """The log counts no more once its folder has another name; the files are cleared away after that."""
+        """Rename the folder, after which the log no longer counts; then delete the files."""
         gone = layout.removed_gateway_log(self.path)
         with storage_errors("remove the log", self.path):
             self.path.rename(gone)
@@ -38,20 +38,20 @@ class Hold:
 
 
 def new_folder(warehouse: Path) -> Hold:
-    """A folder of a new name, held from the moment others could take it for a dead one."""
+    """A folder with a new name, locked before others could take it for a dead one."""
     top = layout.gateway_logs(warehouse)
     make_folder(top, top=warehouse)
     while True:
         path = top / secrets.token_hex(6)
         with storage_errors("create the folder", path):
             path.mkdir()
-        if hold := _hold(path):  # else somebody looks for dead logs just now, and will remove it
+        if hold := _hold(path):  # otherwise another process looks for dead logs now, and will remove it
             sync_folder(top)
             return hold
 
 
 def dead_folders(warehouse: Path) -> Iterator[Hold]:
-    """Folders of processes that are no more, each held; let go of it before the next. Clears away remains."""
+    """Folders of dead processes, each locked; release it before the next. Deletes leftovers."""
     top = layout.gateway_logs(warehouse)
     if not top.is_dir():
         return
@@ -66,7 +66,7 @@ def dead_folders(warehouse: Path) -> Iterator[Hold]:
 
 
 def live_folders(warehouse: Path) -> list[Path]:
-    """Folders that somebody has, by name: of gateways that run, or of dead ones that are being taken up."""
+    """Folders that are locked, by name: of running gateways, or of dead ones that are being read."""
     top = layout.gateway_logs(warehouse)
     found: list[Path] = []
     for path in sorted(top.iterdir()) if top.is_dir() else ():
@@ -79,7 +79,7 @@ def live_folders(warehouse: Path) -> list[Path]:
 
 
 def _hold(path: Path) -> Hold | None:
-    """None when another has it, or it has gone."""
+    """Lock a folder; None if another has it, or it is gone."""
     with storage_errors("lock", path):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -94,7 +94,7 @@ def _hold(path: Path) -> Hold | None:
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # alive, or removed between a look at its name and the lock
+        os.close(descriptor)  # alive, or removed between the look at its name and the lock
         return None
 
 

@@ -1,14 +1,14 @@
-"""The bytes of a log: the head of a segment, and frames that carry a submission or the close of a window.
+"""The bytes of a log: the head of a segment, and frames that hold a submission or the close of a window.
 
-Pure: nothing here opens a file or knows a clock. A frame that does not check out whole is not a frame.
+Pure: no files, no clock. A frame whose checksums do not match is not a frame.
 
-A segment opens with a head, which is durable before the first frame is written. A frame is a header, then
-what it carries; each has a checksum of its own, so a header can be trusted where the content is damaged.
-Every frame opens with the mark of its segment, random bytes that no sender knows: content cannot pass for a
-frame, and a reader that meets damage finds the next frame by the mark. A header also says where the group it
-was written with began: all before that was durable by then.
+A segment begins with a head, which is durable before the first frame is written. A frame is a header and its
+content; each has a checksum of its own, so a header can be trusted if the content is damaged. Every frame
+begins with the mark of its segment, random bytes that no sender knows: content cannot pass for a frame, and
+after damage a reader finds the next frame by the mark. A header also records where the group it was written
+with began: everything before that was durable by then.
 
-Version 1 had one checksum for both, and no second one in its header. It is read, and no longer written.
+Version 1 had one checksum for both, and none in its header. It is read, but no longer written.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MARK_AT: Final = _HEAD.size - MARK_BYTES
 _HEADER_BYTES: Final = {version: opening.size + _FACTS.size for version, opening in _OPENINGS.items()}
 FRAME_BYTES: Final = _HEADER_BYTES[VERSION]  # of a header that is written
 
-# What is on disk: a number, once given, stays with its format.
+# On disk: a number, once used, stays with its format.
 _NUMBERS: Final = {Format.NDJSON: 1, Format.JSON: 2, Format.CSV: 3, Format.PARQUET: 4, Format.ARROW: 5}
 _FORMATS: Final = {number: format_ for format_, number in _NUMBERS.items()}
 
@@ -66,11 +66,11 @@ _KINDS: Final = frozenset(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How a segment opens."""
+    """The head of a segment."""
 
     number: int
     first: int  # the lsn of its first entry
-    before: int  # bytes of the segment that was full when this one was begun; 0: there was none
+    before: int  # bytes of the previous segment, which was full; 0: there was none
     mark: bytes
     version: int = VERSION
 
@@ -85,7 +85,7 @@ class Head:
 
 
 def head_of(text: bytes) -> Head | None:
-    """None when it is not whole."""
+    """The head; None if it is not whole."""
     if len(text) != HEAD_BYTES or crc32(text[: _HEAD.size]) != _CRC.unpack_from(text, _HEAD.size)[0]:
         return None
     magic, number, first, before, mark = _HEAD.unpack_from(text)
@@ -97,7 +97,7 @@ def head_of(text: bytes) -> Head | None:
 
 def possible_heads(text: bytes, number: int) -> list[Head]:
     """What the head of a damaged segment may have been, from its first bytes: the mark is in the head and
-    again in the first frame, and one of the two may be whole. Where its entries start is not known."""
+    again in the first frame, and one of the two may be intact. Where its entries start is not known."""
     marks = dict.fromkeys(text[at : at + MARK_BYTES] for at in (_MARK_AT, HEAD_BYTES))
     return [
         Head(number, 0, 0, mark, version)
@@ -112,7 +112,7 @@ def possible_heads(text: bytes, number: int) -> list[Head]:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a frame is to carry, with the part of its checksum that needs neither lsn nor place."""
+    """The content of a frame, with the part of its checksum that needs neither lsn nor position."""
 
     kind: Kind
     parts: tuple[bytes, ...]
@@ -136,7 +136,7 @@ def _spelled(stream: str, source: str, tenant: str | None) -> tuple[int, int, in
 
 
 def carried_entry(submission: Submission) -> Carried:
-    """Costs one pass over the content; the content itself is not copied."""
+    """Takes one pass over the content, which is not copied."""
     stream, source, tenant, names = _spelled(submission.stream, submission.source, submission.tenant)
     offsets = submission.unnamed
     facts = _ENTRY.pack(_NUMBERS[submission.format], submission.records, len(offsets), stream, source, tenant)
@@ -155,7 +155,7 @@ def carried_close(output: WindowOutput, lsns: Sequence[int]) -> Carried:
 
 
 def framed(carried: Carried, mark: bytes, group: int, lsn: int, arrival: int) -> bytes:
-    """What goes in front of the parts of `carried`. `group` is where in the segment its group begins."""
+    """The bytes before the parts of `carried`. `group` is where its group begins in the segment."""
     facts = _FACTS.pack(carried.kind, carried.size, group, lsn, arrival)
     return _OPENINGS[VERSION].pack(mark, _header_crc(mark, carried.crc, facts), carried.crc) + facts
 
@@ -184,7 +184,7 @@ def runs_of(lsns: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """The header of a frame. In version 1 it is what the frame claims, until the checksum of all holds."""
+    """The header of a frame. In version 1 it is only a claim until the checksum of the frame matches."""
 
     kind: int
     size: int  # bytes that are carried
@@ -199,7 +199,7 @@ class Opening:
 
 
 def opening_of(text: bytes, mark: bytes, version: int = VERSION) -> Opening | None:
-    """None when these bytes do not open a frame of the segment with this mark."""
+    """The header; None if these bytes do not begin a frame of the segment with this mark."""
     if len(text) != _HEADER_BYTES[version] or not text.startswith(mark):
         return None
     facts = text[_OPENINGS[version].size :]
@@ -216,7 +216,7 @@ def opening_of(text: bytes, mark: bytes, version: int = VERSION) -> Opening | No
 
 
 def _entry_at(opening: Opening) -> int:
-    """Where in what is carried the entry itself begins."""
+    """Where the entry begins in the content."""
     return _BOUNDS.size if opening.kind == Kind.BOUNDED else 0
 
 
@@ -253,7 +253,7 @@ def entry_of(gateway: str, opening: Opening, carried: bytes) -> Entry:
 
 
 def close_of(carried: bytes) -> tuple[WindowOutput, list[tuple[int, int]]]:
-    """A window, and the runs of lsns that it holds."""
+    """A window, and the runs of lsns that it contains."""
     size, count = _RUNS.unpack_from(carried)
     fields = json.loads(carried[_RUNS.size : _RUNS.size + size])
     stats = WindowStats(**fields.pop("stats"))

@@ -1,7 +1,8 @@
-"""The way in: a submission is made durable, told so, gathered in a window, and landed as a slice.
+"""The gateway: makes a submission durable, acknowledges it, gathers it in a window, and lands it as a slice.
 
-What it acknowledged survives kill -9: it is in the log until its slice is in the ledger. It holds no more in
-memory than it may, and never drops anything silently: who cannot be served is told to come again.
+What it acknowledged survives kill -9: it is in the log until its slice is in the ledger. With `acknowledge:
+landed` its sender is answered only then. Memory is bounded, and nothing is dropped silently: a sender that
+cannot be served is asked to retry.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tidemill.ingest.gateway.triggers import custom_triggers, large_from
 from tidemill.ingest.gateway.wal import Done, Wal
 from tidemill.ingest.landing import Landing
 from tidemill.model.clock import Clock, WatchedClock
-from tidemill.model.errors import OverloadedError, TidemillError, as_tidemill_error
+from tidemill.model.errors import OverloadedError, TidemillError, UnlandedError, as_tidemill_error
 from tidemill.model.failpoints import failpoint
 from tidemill.model.gateway import (
     CloseTrigger,
@@ -61,7 +62,7 @@ class Flushed:
 
 
 class Gateway:
-    """One gateway of a warehouse. Safe to use from several threads; `close` it to let everything out."""
+    """One gateway of a warehouse. Thread-safe; `close` it to land everything."""
 
     def __init__(
         self,
@@ -86,22 +87,23 @@ class Gateway:
         self._streams = streams
         self._state = state
         self._landing = landing
-        self._clock = WatchedClock.of(clock)  # for what is recorded; what waits goes by its timer
+        self._clock = WatchedClock.of(clock)  # for what is recorded; waits use its timer
         self._on_landed = on_landed
         self._guard = threading.Condition()  # of all that follows
         self._buffers: dict[Feed, Buffer] = {}
         self._openers: dict[Feed, str] = {}  # the sender that each buffer was made for
-        self._expected: Counter[Feed] = Counter()  # submissions that are on their way into the log
+        self._expected: Counter[Feed] = Counter()  # submissions on their way into the log
         self._pending: dict[int, Entry] = {}  # durable, not in the ledger yet
+        self._unanswered: dict[int, Done] = {}  # senders of some of these, who wait until theirs has landed
         self._unlanded: deque[ClosedWindow] = deque()  # closed, could not be landed yet
         self._stopping = False
-        self._next = -NEVER  # when the flusher looks at the windows
+        self._next = -NEVER  # when the flusher looks at the windows next
         self._triggers: Counter[str] = Counter()
         self._acknowledged = self._landed = self._refused = 0
         self._dropped_at = self._told_at = self._retry_at = -NEVER
-        self._troubles: dict[str, str] = {}  # why windows of a stream could not be landed, when last tried
+        self._troubles: dict[str, str] = {}  # why windows of a stream could not be landed, at the last try
         self.stuck_since: float | None = None  # by the monotonic clock: windows could not be landed since
-        self._asked_for: set[str] = set()  # streams whose windows somebody wants closed
+        self._asked_for: set[str] = set()  # streams whose windows are to be closed
         self._recent: deque[tuple[WindowOutput, tuple[int, ...]]] = deque(maxlen=RECENT)  # landed
         self._settled: set[str] = set()  # windows whose close is in the log, not landed yet
         self._kept = 0
@@ -129,12 +131,12 @@ class Gateway:
     # -- taking
 
     def admit(self) -> None:
-        """OverloadedError when senders have to slow down. Asked before a body is read."""
+        """OverloadedError if senders have to slow down. Called before a body is read."""
         pressure = self.memory.pressure()
         if pressure in (Pressure.HIGH, Pressure.EMERGENCY):
             self._refuse()
             full = self.memory.fullest()
-            raise OverloadedError(  # without numbers: how much others send is not its sender's to know
+            raise OverloadedError(  # without numbers: a sender must not learn how much others send
                 f"memory pressure is {pressure.value}: {full} is nearly used up",
                 hint="send the same again after the time that Retry-After says; "
                 f"{setting_of(full)} sets what is allowed",
@@ -143,8 +145,9 @@ class Gateway:
             )
 
     def submit(self, submission: Submission, done: Done, sender: str = "") -> None:
-        """Have it made durable; `done` hears of it, in another thread. OverloadedError: nothing was taken.
-        `sender` is who is charged for the source, if it is a new one."""
+        """Make a submission durable; `done` is called in another thread then, or with `acknowledge: landed`
+        once it is in the ledger. OverloadedError: nothing was taken. `sender` is charged for the source, if
+        it is a new one."""
         size = cost_of(submission)
         key = (submission.stream, submission.source)
         try:
@@ -158,19 +161,19 @@ class Gateway:
             self._refuse()
             raise
 
-        def told(outcome: Entry | BaseException) -> None:
-            if isinstance(outcome, BaseException):
-                self._give_up(key, size)
+        def on_durable(outcome: Entry | BaseException) -> None:
+            if isinstance(outcome, BaseException) and not isinstance(outcome, UnlandedError):
+                self._give_up(key, size)  # it was not taken
             done(outcome)
 
         try:
-            self._wal.append(submission, told)
+            self._wal.append(submission, on_durable)
         except BaseException:
             self._give_up(key, size)
             raise
 
     def _expect(self, key: Feed, sender: str) -> None:
-        """Have a window for it, so that there is memory for one, and keep it until it is there."""
+        """Create a window for it, so that there is memory for one, and keep it until the entry is in it."""
         with self._guard:
             if key not in self._buffers:
                 self._check_sources(sender)
@@ -182,7 +185,7 @@ class Gateway:
             self._expected[key] += 1
 
     def _check_sources(self, sender: str) -> None:
-        """One sender cannot use up the memory that all share for sources. Under the guard."""
+        """One sender must not use up the memory that all share for sources. Under the guard."""
         most = self.settings.requests.sources
         if sum(opener == sender for opener in self._openers.values()) >= most:
             raise OverloadedError(
@@ -204,21 +207,27 @@ class Gateway:
             self._look()
 
     def _durable(self, group: Sequence[tuple[Entry, Done]]) -> None:
-        """By the log, in its order: what is durable enters its window, then its sender is told."""
+        """Called by the log, in its order: durable entries enter their window, then their senders are
+        answered, unless they wait until it has landed: it closes early for them."""
+        at_once = self.settings.acknowledge == "logged"
         ahead, now = self._clock() - self._clock.timer(), self._clock.timer()
         with self._guard:
             touched: dict[Feed, Buffer] = {}
-            for entry, _ in group:
+            for entry, done in group:
                 key = (entry.submission.stream, entry.submission.source)
                 touched[key] = buffer = self._buffers[key]
                 buffer.add(entry, now, ahead)
                 self._expected[key] -= 1
                 self._pending[entry.lsn] = entry
                 self._acknowledged += entry.submission.records
+                if not at_once:
+                    self._unanswered[entry.lsn] = done
+                    buffer.hurry()
             if any(self._due_at(buffer, now) < self._next for buffer in touched.values()):
                 self._look()
-        for entry, done in group:
-            done(entry)
+        if at_once:
+            for entry, done in group:
+                done(entry)
 
     def _due_at(self, buffer: Buffer, now: int) -> int:
         if buffer.due(now, *self._memory_of(buffer)) is not None:
@@ -227,8 +236,8 @@ class Gateway:
         return at if at is not None else NEVER
 
     def _memory_of(self, buffer: Buffer) -> tuple[float, int]:
-        """The share of memory in use that closing a window gives back, and from how many bytes on that closes
-        it: of all windows, or of those of its stream, if that has a budget of its own."""
+        """The share of memory in use that closing a window frees, and from how many bytes on that closes it:
+        of all windows, or of those of its stream, if that has a budget of its own."""
         stream = buffer.stream
         mark = self._of_stream[stream.name].triggers.memory
         share, held = self.memory.share(), (one.held for one in self._buffers.values())
@@ -241,7 +250,7 @@ class Gateway:
 
     def flush(self, streams: Collection[str], timeout: float, tenant: str | None = None) -> Flushed:
         """Close the open windows of these streams, with trigger `explicit`, and wait until they have landed,
-        for so many seconds at most. With a tenant, only what its tokens brought is waited for and told of."""
+        for so many seconds at most. With a tenant, only its own submissions are waited for and reported."""
         with self._guard:
             wanted = {
                 lsn
@@ -256,7 +265,7 @@ class Gateway:
         return Flushed(tuple(landed), sum(entry.submission.records for entry in left))
 
     def _look(self) -> None:
-        """Have the flusher look at the windows at once. Under the guard."""
+        """Wake the flusher. Under the guard."""
         self._next = -NEVER
         self._guard.notify_all()
 
@@ -292,14 +301,14 @@ class Gateway:
                 found = buffer.take_due(now, *limits[key]) if reason is None else buffer.take(reason.value)
                 taken += ((buffer, one) for one in found)
                 self._next = min(self._next, self._due_at(buffer, now))
-        for buffer, one in taken:  # counting reads every line: senders do not wait for that
+        for buffer, one in taken:  # counting reads every line: senders must not wait for it
             self._unlanded.append(_finished(buffer, one))
         if trigger is not None or now >= self._retry_at:
             self._land_all()
 
     def _land_all(self) -> None:
-        """Windows of a stream land in their order: behind one that cannot be landed, those of other streams
-        go on. Each kind of trouble is logged once."""
+        """Land windows of a stream in order: if one cannot be landed, those of other streams continue. Each
+        kind of error is logged once."""
         outputs: list[WindowOutput] = []
         left: deque[ClosedWindow] = deque()
         troubles: dict[str, str] = {}
@@ -308,6 +317,7 @@ class Gateway:
                 window = self._unlanded[0]
                 if window.output.stream in troubles or not self._try_landing(window, outputs, troubles):
                     left.append(window)
+                    self._answer(window, UnlandedError("the events could not be landed"))
                 self._unlanded.popleft()
         finally:
             self._unlanded.extendleft(reversed(left))
@@ -326,10 +336,10 @@ class Gateway:
         try:
             outputs.append(self._let_out(window))
         except Exception as error:  # noqa: BLE001 - the disk is full, the state is away: it stays in the log
-            told, stream = as_tidemill_error(error), window.output.stream
-            troubles[stream] = str(told)
-            if self._troubles.get(stream) != str(told):
-                log.error("a window could not be landed: %s", told, extra={"window": window.output.id})
+            problem, stream = as_tidemill_error(error), window.output.stream
+            troubles[stream] = str(problem)
+            if self._troubles.get(stream) != str(problem):
+                log.error("a window could not be landed: %s", problem, extra={"window": window.output.id})
             return False
         return True
 
@@ -351,10 +361,23 @@ class Gateway:
             self._guard.notify_all()
         freed = sum(cost_of(entry.submission) for entry in window.entries)
         self.memory.release("buffer", freed, window.output.stream)
+        self._answer(window)
         return window.output
 
+    def _answer(self, window: ClosedWindow, error: UnlandedError | None = None) -> None:
+        """Answer those who wait until it has landed, each once. With an error it stays in the log, and is
+        tried again whether or not they send the same again."""
+        with self._guard:
+            waiting = [(entry, self._unanswered.pop(entry.lsn, None)) for entry in window.entries]
+        for entry, done in waiting:
+            try:
+                if done is not None:
+                    done(entry if error is None else error)
+            except Exception:  # one sender that cannot be answered must not keep others waiting
+                log.exception("a sender could not be answered")
+
     def _look_after(self, now: int) -> None:
-        """What is done now and then: the status for others to see, and receipts that nobody asks for."""
+        """Regular upkeep: the status file for others, and expired receipts."""
         if now >= self._told_at + SECOND:
             self._told_at = now
             write_status(self._warehouse, self.status())
@@ -368,7 +391,7 @@ class Gateway:
                 log.warning("old receipts stay: %s", error)
 
     def _recount(self) -> None:
-        """What sliding windows remember of those that were closed."""
+        """Count the memory that sliding windows use for closed ones."""
         with self._guard:
             kept = sum(buffer.kept for buffer in self._buffers.values())
         if kept > self._kept:
@@ -378,7 +401,7 @@ class Gateway:
         self._kept = kept
 
     def _forget_idle(self, now: int) -> None:
-        """Feeds that nothing comes from: what is known of their rates says nothing any more."""
+        """Drop feeds without arrivals: what is known of their rates is outdated."""
         with self._guard:
             for key, buffer in list(self._buffers.items()):
                 if buffer.is_idle(now) and not self._expected[key]:
@@ -404,7 +427,7 @@ class Gateway:
             return self._pending.get(number)
 
     def hurry(self, id_: str) -> None:
-        """Somebody waits for the outcome of this one: its window need not last any longer."""
+        """A sender waits for this outcome: close its window as soon as possible."""
         entry = self.buffered(id_)
         if entry is None:
             return
@@ -439,7 +462,7 @@ class Gateway:
             )
 
     def close(self) -> None:
-        """Take nothing more, let every window out, and go. What could not be landed stays in the log."""
+        """Take nothing more, land every window, and stop. What could not be landed stays in the log."""
         with self._guard:
             if self._stopping:
                 return
@@ -448,11 +471,14 @@ class Gateway:
             self._stopping = True
             self._look()
         self._flusher.join()
+        for done in self._unanswered.values():  # closing failed in a way that nobody expected
+            done(UnlandedError("the gateway stopped before the events had landed"))
+        self._unanswered.clear()
         self._wal.close(lambda: self._gateways.end(self.name, self._clock()))
 
 
 def _finished(buffer: Buffer, taken: Taken) -> ClosedWindow:
-    """With all that is told of it; if that fails, without its keys: what is in it matters more."""
+    """The window with its statistics; if that fails, without keys: its contents matter more."""
     try:
         return buffer.finish(taken)
     except Exception:

@@ -1,8 +1,9 @@
-"""The log of gateways `slices/gateways.ndjson`: one durable line when a gateway begins, and one when all that
-it acknowledged is in the ledger and its own log goes.
+"""The log of gateways `slices/gateways.ndjson`: one durable line when a gateway starts, and one when
+everything it acknowledged is in the ledger and its own log is removed.
 
-So a log that vanishes as a whole is missed. A line about a beginning is written before anything is
-acknowledged, and one about an end before the folder goes.
+So the loss of a whole log is noticed. A line about a start is written before anything is acknowledged, and
+one about an end before the folder is removed. The machines that share a warehouse in a bucket keep the logs
+of their own gateways: each notices only that one of its own is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from tidemill.ingest.lines import LineFile
 from tidemill.storage import layout
+from tidemill.storage.holders import machine_name
 from tidemill.storage.state.protocol import Logs
 
 
@@ -22,48 +24,53 @@ class GatewayLine:
     gateway: str
     begun: bool
     at: int  # when that was
+    machine: str | None = None  # whose disk has its log; None: it is in the warehouse
 
 
 class GatewayLog:
     """The log of one warehouse."""
 
     def __init__(self, warehouse: Path, state: Logs) -> None:
+        self._warehouse = warehouse
         self._top = layout.gateway_logs(warehouse)
         self._file = LineFile(warehouse, layout.GATEWAYS, _parse)
         self._state = state
 
     def begin(self, gateway: str, now: int) -> None:
-        """On return it is durable that the gateway has a log."""
-        with self._file.locked():
-            self._append(GatewayLine(gateway, True, now))
+        """Make it durable that the gateway has a log."""
+        with self._file.locked(self._state):
+            self._append(GatewayLine(gateway, True, now, machine_name(self._warehouse)))
 
     def end(self, gateway: str, now: int) -> None:
-        """All that it acknowledged is in the ledger, or known to be lost: nobody will miss its log."""
-        with self._file.locked():
+        """Record that everything it acknowledged is in the ledger, or known to be lost: its log is no longer
+        missed."""
+        with self._file.locked(self._state):
             if gateway in self._running():
-                self._append(GatewayLine(gateway, False, now))
+                self._append(GatewayLine(gateway, False, now, machine_name(self._warehouse)))
 
     def running(self) -> set[str]:
-        """Gateways that began and have not ended: alive, or to be taken up."""
-        return self._running() if self._file.exists(self._state) else set()
+        """Gateways that started and have not ended: alive, or to be finished."""
+        return set(self._running()) if self._file.exists(self._state) else set()
 
     def lost(self) -> list[str]:
-        """Gateways whose log is gone, with whatever of it had not landed."""
+        """Gateways of this machine whose log is gone, with whatever of it had not landed."""
         if not self._file.exists(self._state):
             return []
-        with self._file.locked():  # a folder goes only after its line was written
-            return sorted(name for name in self._running() if not (self._top / name).is_dir())
+        with self._file.locked(self._state):  # a folder is removed only after its line was written
+            here, running = machine_name(self._warehouse), self._running()
+            mine = sorted(name for name, machine in running.items() if machine == here)
+            return [name for name in mine if not (self._top / name).is_dir()]
 
     def lines(self) -> Iterator[GatewayLine]:
-        """All of them, in order. DamageError when one is missing or changed."""
+        """All lines, in order. DamageError if one is missing or changed."""
         yield from self._file.all(self._state.log_head(self._file.name))
 
     def record(self) -> None:
-        """The state takes the log as it is, after `recover` made a new state."""
+        """Record the log in the state, after `recover` made a new one."""
         self._file.take(self._state)
 
     def mend(self) -> bool:
-        """If the log is damaged, write it again from the copy that the state has of it; whether it was."""
+        """If the log is damaged, rewrite it from the copy in the state; whether it was."""
         return self._file.mend(self._state)
 
     def _append(self, line: GatewayLine) -> None:
@@ -71,21 +78,28 @@ class GatewayLog:
         self._file.append([_text(line)], tail, "record the gateway")
         self._file.record(self._state)
 
-    def _running(self) -> set[str]:
-        found: set[str] = set()
+    def _running(self) -> dict[str, str | None]:
+        """Each with the machine that has its log."""
+        found: dict[str, str | None] = {}
         for line in self.lines():
-            (found.add if line.begun else found.discard)(line.gateway)
+            if line.begun:
+                found[line.gateway] = line.machine
+            else:
+                found.pop(line.gateway, None)
         return found
 
 
 def _text(line: GatewayLine) -> bytes:
     said = {"gateway": line.gateway, "act": "begin" if line.begun else "end", "at": line.at}
+    if line.machine is not None:
+        said["machine"] = line.machine
     return json.dumps(said, separators=(",", ":")).encode()
 
 
 def _parse(text: bytes) -> GatewayLine | None:
     try:
         said = json.loads(text)
-        return GatewayLine(str(said["gateway"]), {"begin": True, "end": False}[said["act"]], int(said["at"]))
+        begun, machine = {"begin": True, "end": False}[said["act"]], said.get("machine")
+        return GatewayLine(str(said["gateway"]), begun, int(said["at"]), machine)
     except (ValueError, KeyError, TypeError):
         return None

@@ -1,7 +1,7 @@
-"""Contents of many requests in few pieces, for whoever goes through all of them.
+"""Joins the contents of many requests into few pieces, for code that goes through all of them.
 
-Each step over a piece lets other threads run, and then waits milliseconds for its turn while
-requests are served: a window must not be gone through request by request. Nor is it put together as a whole.
+Each step over a piece lets other threads run, and then waits milliseconds for its turn while requests are
+served, so a window must not be processed request by request. Nor is it joined as a whole.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ ENOUGH: Final = 4 << 20  # bytes of a piece; a single content may be longer
 
 
 def gathered(contents: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces, none of them empty; no content is cut."""
+    """The same bytes in pieces, none of them empty; no content is split."""
     held: list[bytes] = []
     size = 0
     for content in contents:

@@ -1,8 +1,8 @@
-"""What the segments of a live log are still needed for, and so which of them can go.
+"""What the segments of a live log are still needed for, and so which of them can be removed.
 
-Pure, and not safe for threads: its log locks. It never lets go of an entry before its slice is in the ledger,
-nor of the close of a window before the last entry of that window is gone: without its close, an entry that
-had landed would be landed again in another window.
+Pure, and not thread-safe: its log locks. An entry is not released before its slice is in the ledger, nor the
+close of a window before the last entry of that window: without its close, an entry that had landed would be
+landed again in another window.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Holdings:
             assert held.unlanded >= 0, (held.number, held.unlanded)
 
     def removable(self) -> int | None:
-        """The oldest full segment that nothing needs any more. The last one is still being written."""
+        """The oldest full segment that is no longer needed. The last one is still being written."""
         needed: set[int] = set()
         for held in self._held[:-1]:
             if not held.unlanded and held.number not in needed:

@@ -1,8 +1,8 @@
-"""The keys of NDJSON lines in one compiled pass that lets other threads run: which line holds which.
+"""The keys of NDJSON lines in one compiled pass that lets other threads run.
 
-It reads plain lines only, those whose columns are at the top and hold text without escapes or whole numbers;
-of any other it says so, and the caller reads it in another way. What stands behind
-a key is not looked at, except whether the line has an end.
+It reads only plain lines, whose columns are at the top level and hold strings without escapes or integers;
+other lines are marked, and the caller reads them in another way. What follows a key is not checked, except
+whether the line is complete.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _hashed(b: Bytes, start: int, end: int, seed: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def _plain_value(b: Bytes, p: int, end: int, or_number: bool) -> tuple[int, int]:
-    """From where to where a text without escapes stands, without its quotes, or a whole number; from -1 when
-    something else is there."""
+    """Where a string without escapes begins and ends, without its quotes, or an integer; -1 if something else
+    is there."""
     if p < end and byte_at(b, p) == QUOTE:
         close, plain = quoted_end(b, p, end)
         return (p + 1 if plain and close > p + 2 else -1), close - 1
@@ -110,7 +110,7 @@ def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, n
 @njit(cache=True, nogil=True)
 def scan_keys(b: Bytes, ends: Ints, id_: Bytes, tenant: Bytes, what: Bytes, hashes: Words) -> int:
     """Fill in what each line holds; how many lines there are. `ends` are where they end, in order; `tenant`
-    is empty when it is no column."""
+    is empty if it is not a column."""
     count = 0
     start = 0
     for at in range(ends.size):
@@ -124,7 +124,7 @@ def scan_keys(b: Bytes, ends: Ints, id_: Bytes, tenant: Bytes, what: Bytes, hash
 
 @njit(cache=True, nogil=True)
 def distinct(hashes: Words) -> int:
-    """How many different ones there are."""
+    """How many distinct ones there are."""
     size = 16
     while size < 2 * hashes.size:
         size *= 2
@@ -151,6 +151,6 @@ def key_hash(tenant: str | None, id_: str) -> int:
     found = _SEED
     if tenant is not None:
         text = np.frombuffer(tenant.encode(), np.uint8)
-        found = np.uint64(_hashed(text, 0, text.size, found))  # from there it comes as a plain int
+        found = np.uint64(_hashed(text, 0, text.size, found))  # there it is a plain int
     text = np.frombuffer(id_.encode(), np.uint8)
     return int(_hashed(text, 0, text.size, found))

@@ -1,6 +1,6 @@
-"""Which different events some lines hold, by the identity and the tenant that their stream declares.
+"""Counts distinct events in lines, by the identity and the tenant that their stream declares.
 
-For counting only: keys are 64-bit hashes, and nothing is decided by them.
+For statistics only: keys are 64-bit hashes, and nothing is decided by them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ LINE_END: Final = 10
 
 
 def keys_of(content: bytes, stream: Stream) -> set[int]:
-    """A hash of each key in NDJSON, as the gate reads it. A line that is no object has none, nor has one
-    without identity or tenant; a stream that declares no identity has no keys."""
+    """A hash of each key in NDJSON, as the gate reads it. A line that is not an object, or lacks identity or
+    tenant, has none; nor have streams without an identity."""
     return set(_hashes(content, stream).tolist())
 
 
 def warm() -> None:
-    """Have what is compiled ready, so that the first window is not the one that waits for it."""
+    """Compile what is needed, so that the first window does not wait for it."""
     content = np.frombuffer(b"{}\n", np.uint8)
     scan_keys(content, np.array([2]), content, content, np.empty(1, np.uint8), np.empty(1, np.uint64))
     distinct(np.empty(0, np.uint64))
 
 
 def count_keys(contents: Iterable[bytes], stream: Stream) -> int:
-    """How many different keys there are in all of them."""
+    """How many distinct keys there are in all of them."""
     found = [_hashes(piece, stream) for piece in gathered(contents)]
     return int(distinct(np.concatenate(found))) if found else 0
 
 
 def _hashes(content: bytes, stream: Stream) -> Words:
-    """Of the keys of the lines, some of them perhaps more than once."""
+    """The hashes of the keys of the lines, perhaps with repeats."""
     if not stream.identity:
         return np.empty(0, np.uint64)
     tenant = stream.tenant.column
@@ -80,7 +80,7 @@ def _key(line: bytes, stream: Stream) -> int | None:
     parts = [_at(record, column.split(".")) for column in stream.identity]
     if not all(_is_part(part) for part in parts):
         return None
-    if len(parts) == 1:  # alone, the number 1 and the text "1" are the same id
+    if len(parts) == 1:  # alone, the number 1 and the string "1" are the same id
         return key_hash(owner, parts[0] if isinstance(parts[0], str) else str(_whole(parts[0])))
     joined = [part if isinstance(part, str) else _whole(part) for part in parts]
     return key_hash(owner, repr(joined))  # not as JSON: orjson has no numbers beyond 64 bits

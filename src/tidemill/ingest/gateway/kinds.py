@@ -1,6 +1,6 @@
-"""The kinds of windows that arrivals are gathered in: how long one lasts, and when its time is over.
+"""The kinds of windows in which arrivals are gathered: how long one lasts, and when its time is over.
 
-Pure arithmetic on instants; an arrival at the instant that a window closes is not in it any more.
+Pure arithmetic on instants; an arrival at the instant at which a window closes is not in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def duration_of(window: BufferWindow, rate: float) -> int:
 
 
 def closes_at(window: BufferWindow, since: int, last: int, rate: float) -> int:
-    """When the time of a window is over whose first arrival was at `since` and its last one at `last`."""
+    """When the time of a window is over whose first arrival was at `since` and whose last one was at
+    `last`."""
     match window:
         case FixedWindow():
             return _next_multiple(since, window.size)
@@ -39,15 +40,15 @@ def closes_at(window: BufferWindow, since: int, last: int, rate: float) -> int:
 
 
 def least_of(window: BufferWindow) -> int:
-    """How long a window lasts at least when somebody waits for what is in it."""
+    """How long a window lasts at least if a sender waits for it."""
     return window.min if isinstance(window, AdaptiveWindow) else 0
 
 
 def is_moved(window: BufferWindow, recent: float, before: float) -> bool:
-    """Whether going from one rate to another matters to a window.
+    """Whether a change of the rate matters to a window.
 
-    An adaptive one that would last as long at both has nothing to gain from closing: where few come, their
-    number varies by half all the time.
+    An adaptive one that would last as long at both rates gains nothing from closing: at low rates, counts
+    vary by half all the time.
     """
     if isinstance(window, AdaptiveWindow):
         return duration_of(window, recent) != duration_of(window, before)

@@ -1,7 +1,8 @@
-"""Which entries of a gateway's log are in the ledger: asked where damage may have hit the close of a window.
+"""Which entries of a gateway's log are in the ledger, for logs in which damage may have hit the close of a
+window.
 
-The windows of one stream and source follow each other in the log, so a window has every entry of its feed
-from its first to its last; the metadata of its slice says both.
+The windows of one stream and source are consecutive in the log, so a window has every entry of its feed from
+its first to its last; the metadata of its slice has both.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PAGE: Final = 1000  # entries of the ledger that are read at once
 
 
 class LandedEntries:
-    """Of one gateway, whose log begins with an arrival at `since`. The ledger is read once."""
+    """The entries of one gateway, whose log begins with an arrival at `since`. The ledger is read once."""
 
     def __init__(self, state: State, gateway: str, since: int) -> None:
         self._state = state
@@ -42,11 +43,11 @@ class LandedEntries:
         feed = entry.submission.stream, entry.submission.source
         if any(first <= entry.lsn <= last for first, last in self._spans.get(feed, ())):
             return True
-        return self._state.receipt(entry.id) is not None  # by an older version, whose slices do not say it
+        return self._state.receipt(entry.id) is not None  # by an older version, whose slices do not record it
 
 
 def _newer(state: State, since: int) -> Iterator[SliceEntry]:
-    """Entries of the ledger, the newest first, until a page of them is older than that."""
+    """Entries of the ledger, newest first, until a page of them is older than that."""
     before: int | None = None
     while page := state.slices(newest=True, limit=_PAGE, before=before):
         yield from page
@@ -56,7 +57,7 @@ def _newer(state: State, since: int) -> Iterator[SliceEntry]:
 
 
 def _window(entry: SliceEntry, gateway: str) -> dict[str, list[int] | str] | None:
-    """What the metadata of a slice says of its window, if a window of this gateway is what it was."""
+    """The window of this gateway that a slice was made from, by its metadata, if it was one."""
     if not entry.slice.name.startswith(f"{gateway}-"):
         return None
     try:

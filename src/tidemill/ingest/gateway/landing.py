@@ -1,8 +1,8 @@
-"""From a closed window to a slice in the ledger, and to receipts that say where its events are.
+"""Lands a closed window as a slice, with receipts that record where its events are.
 
 The same window always makes the same bytes, and it is part of the identity of its slice: landing it twice
-changes nothing, which is all that a replay after a crash relies on, and events that are sent again in
-another window are another slice. A file, or a request with bounds, is known by its content, as on disk.
+changes nothing, which is what a replay after a crash relies on, and events that are sent again in another
+window are another slice. A file, or a request with bounds, is identified by its content, as on disk.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidemill.model.time import Interval
 
 @dataclass(frozen=True, slots=True)
 class ClosedWindow:
-    """A window, and the entries of the log that it is made of, in their order."""
+    """A window, and its entries of the log, in order."""
 
     output: WindowOutput
     entries: tuple[Entry, ...]
-    by_content: bool = False  # logs of older versions made slices that are known by their bytes alone
+    by_content: bool = False  # logs of older versions made slices that are identified by their bytes alone
 
     @property
     def is_gathered(self) -> bool:
@@ -47,7 +47,7 @@ class ClosedWindow:
 
 
 def closed(entries: Sequence[Entry], trigger: str, keys: int) -> ClosedWindow:
-    """The window of entries of one feed; its name is that of its first entry."""
+    """The window of entries of one feed, named after its first entry."""
     first, last = entries[0], entries[-1]
     output = WindowOutput(
         id=f"{first.gateway}-{first.submission.stream}-{first.lsn:x}",
@@ -98,7 +98,7 @@ def land_window(landing: Landing, window: ClosedWindow) -> tuple[Landed, list[Re
 
 
 class _Pieces:
-    """The contents of entries one after the other, as a file that is read."""
+    """The contents of entries, concatenated, as a file object."""
 
     def __init__(self, contents: Iterable[bytes]) -> None:
         self._pieces = gathered(contents)
@@ -108,7 +108,7 @@ class _Pieces:
 
 
 def described(window: ClosedWindow) -> str:
-    """What the ledger keeps of a window, as JSON. With it, who sent a record that names no tenant."""
+    """What the ledger keeps of a window, as JSON, with the senders of records that name no tenant."""
     output = window.output
     said: dict[str, object] = {
         "id": output.id,
@@ -118,11 +118,12 @@ def described(window: ClosedWindow) -> str:
         "events": sum(entry.submission.records for entry in window.entries),
         "keys": output.stats.keys,
         "bytes": sum(len(entry.submission.content) for entry in window.entries),
-        "entries": [window.entries[0].lsn, window.entries[-1].lsn],  # its own of all that are in between
+        # Every entry of its feed from the first to the last.
+        "entries": [window.entries[0].lsn, window.entries[-1].lsn],
     }
     if window.is_gathered:
         said["identity"] = BY_WINDOW
-    if output.stats.events != said["events"]:  # it slides: these are of all that lie in its size
+    if output.stats.events != said["events"]:  # a sliding window: these cover all of its size
         said["sliding"] = {"events": output.stats.events, "bytes": output.stats.bytes}
     unnamed = [
         [first + offset, entry.submission.tenant]
@@ -136,7 +137,7 @@ def described(window: ClosedWindow) -> str:
 
 
 def window_of(metadata: str | None) -> str | None:
-    """The id of the window that a slice was, from its metadata; None when it was none."""
+    """The id of the window that a slice was made from, by its metadata; None if there was none."""
     try:
         said = json.loads(metadata or "null")
     except ValueError:

@@ -1,6 +1,6 @@
-"""How much memory the gateway has in use: one count for all of it, and one for each part.
+"""How much memory the gateway uses: one count for everything, and one for each part.
 
-Counting only: nothing is held here. What would go beyond the emergency mark is refused and not counted.
+It only counts. What would exceed the emergency limit is refused and not counted.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from tidemill.model.gateway import Pressure, Submission
 
 Component = Literal["buffer", "requests", "windows", "rates"]
 TOTAL: Final = "total"
-ENTRY_BYTES: Final = 600  # what an entry takes besides its content: objects, places in tables
+ENTRY_BYTES: Final = 600  # bytes of an entry besides its content: objects, table slots
 MEDIUM: Final = 0.5
 _OF_STREAM: Final = "buffer of "
 _FILLED: Final = ("buffer", "requests", TOTAL)
 
 
 def level(used: int, allowed: int, high_water: float, emergency: float) -> Pressure:
-    """Up to half is low, up to high water medium, up to emergency high; the marks belong to what is below."""
+    """Up to half is low, up to high water medium, up to emergency high; limits included."""
     if used > emergency * allowed:
         return Pressure.EMERGENCY
     if used > high_water * allowed:
@@ -37,22 +37,22 @@ def cost_of(submission: Submission) -> int:
 
 
 def part_of(stream: str) -> str:
-    """What the budget of a stream is called among the parts of memory."""
+    """The name of a stream's budget among the parts of memory."""
     return f"{_OF_STREAM}{stream}"
 
 
 def setting_of(part: str) -> str:
-    """The key of the configuration that says what a part of memory may be."""
+    """The configuration key that limits a part of memory."""
     if part.startswith(_OF_STREAM):
         return f"streams.{part.removeprefix(_OF_STREAM)}.gateway.memory.buffer"
     return "gateway.memory.max" if part == TOTAL else f"gateway.memory.{part}"
 
 
 class MemoryTracker:
-    """What is in use and what is allowed. Safe to use from several threads."""
+    """What is used and what is allowed. Thread-safe."""
 
     def __init__(self, settings: Memory, streams: Mapping[str, int] = MappingProxyType({})) -> None:
-        """`streams` have a budget of their own for what is buffered of them, besides that of all."""
+        """`streams` have a budget of their own for what is buffered of them, besides the common one."""
         self._high_water = settings.high_water
         self._emergency = settings.emergency
         self._allowed: Mapping[str, int] = {
@@ -68,8 +68,8 @@ class MemoryTracker:
         self._guard = threading.Lock()
 
     def allocate(self, component: Component, size: int, stream: str | None = None) -> Pressure:
-        """Count `size` bytes more and say how it stands; OverloadedError: too many, and none are counted;
-        TooLargeError: more than the budget of the stream ever has room for."""
+        """Count `size` more bytes and return the level; OverloadedError: too many, and none are counted;
+        TooLargeError: more than the budget of the stream can ever hold."""
         assert size >= 0, size
         with self._guard:
             parts = self._parts(component, stream)
@@ -84,7 +84,7 @@ class MemoryTracker:
             return self._worst()[0]
 
     def release(self, component: Component, size: int, stream: str | None = None) -> None:
-        """Count `size` bytes less: of what was allocated, and once."""
+        """Count `size` bytes less, which were allocated before."""
         with self._guard:
             for name in self._parts(component, stream):
                 assert 0 <= size <= self._used[name], (name, size, self._used[name])
@@ -95,20 +95,21 @@ class MemoryTracker:
         return (component, TOTAL) if own not in self._allowed else (str(own), component, TOTAL)
 
     def pressure(self) -> Pressure:
-        """The worst of the total and of the parts that requests fill. The other parts are full for whoever
-        needs more of them; that is no reason to slow all down."""
+        """The worst of the total and of the parts that requests fill. Other parts that are full are no reason
+        to slow down all senders."""
         with self._guard:
             return self._worst(_FILLED)[0]
 
     def fullest(self) -> str:
-        """The part that is nearest to its limit, of the total, those that requests fill, and streams'."""
+        """The part that is nearest to its limit: of the total, those that requests fill, and those of
+        streams."""
         with self._guard:
             return self._worst()[1]
 
     def share(self, stream: str | None = None) -> float:
-        """How much of its memory is in use that closing windows gives back: of `buffer`, or of the total.
+        """How much of the memory that closing windows frees is in use: of `buffer`, or of the total.
 
-        Not of the other parts: a window that is closed gives nothing back to them.
+        Not of the other parts: closing a window frees nothing of them.
         """
         with self._guard:
             return max(self._used[name] / self._allowed[name] for name in self._parts("buffer", stream))
@@ -125,7 +126,7 @@ class MemoryTracker:
 
 
 def _refusal(name: str, size: int) -> OverloadedError:
-    """How much is in use, and so how much others send, is told by `status` and not here."""
+    """How much is used, and so how much others send, is shown by `status`, not here."""
     setting = setting_of(name)
     return OverloadedError(
         f"no memory is left for {size} bytes in {name}",
@@ -136,7 +137,7 @@ def _refusal(name: str, size: int) -> OverloadedError:
 
 
 def _never_fits(part: str, size: int, room: int) -> TooLargeError:
-    """Whoever sends it again is told the same: it is no matter of waiting."""
+    """Retrying does not help: the answer would be the same."""
     setting = setting_of(part)
     return TooLargeError(
         f"{size} bytes are more than fit in the {part}: {room}",

@@ -1,7 +1,7 @@
-"""Logs whose gateways are no more, for whoever lands what they had acknowledged.
+"""Logs of dead gateways, to be landed.
 
-A live gateway is never taken up, and of two that look at the same time one gets a log: the folder is locked
-from the look to the end. Nothing is removed before the reader says so.
+A live gateway's log is never given out, and of two processes that look at the same time one gets a log: the
+folder stays locked until the end. Nothing is removed before the reader says so.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidemill.ingest.gateway.replay import LogReplay
 
 
 class Orphan:
-    """A dead log that this process has for itself, until `with` ends or the next one is asked for."""
+    """A dead log that this process has locked, until `with` ends or the next one is requested."""
 
     def __init__(self, hold: Hold) -> None:
         self._hold = hold
@@ -28,16 +28,16 @@ class Orphan:
         self._hold.let_go()
 
     def read(self, *, listed: bool = False) -> LogReplay:
-        """What it holds. Damage is reported in `LogReplay.bad`; StorageError when the disk cannot be read."""
+        """Its contents. Damage is reported in `LogReplay.bad`; StorageError if the disk cannot be read."""
         return LogReplay(self.name, self._hold.path, listed=listed)
 
     def remove(self) -> None:
-        """All that it holds is in the ledger."""
+        """Remove it: everything it holds is in the ledger."""
         self._hold.remove()
 
 
 def orphans(warehouse: Path) -> Iterator[Orphan]:
-    """One after the other, by name; each is let go of before the next."""
+    """One after the other, by name; each is released before the next."""
     for hold in dead_folders(warehouse):
         with Orphan(hold) as orphan:
             yield orphan

@@ -1,6 +1,6 @@
-"""How many events come in each second, and whether that changed.
+"""How many events arrive each second, and whether that changed.
 
-Takes the same memory however many come: arrivals close to each other are one sample. Reads no clock.
+Memory does not depend on how many arrive: arrivals close to each other are one sample. Reads no clock.
 """
 
 from __future__ import annotations
@@ -12,35 +12,36 @@ from typing import Final
 from tidemill.model.time import MILLISECOND, SECOND
 
 SAMPLES: Final = 256  # of arrivals in a span
-TICKS: Final = 5  # rates that are remembered of each span; with more, a step is told as many small ones
+TICKS: Final = 5  # rates that are kept of each span; with more, a step would look like many small ones
 RECENT: Final = 5
 BEFORE: Final = 10
-LEAST: Final = 10  # rates, before a change is told at all
+LEAST: Final = 10  # rates, before a change is reported at all
 
 
 class RateMonitor:
-    """Of one feed. Not safe to use from several threads.
+    """The rate of one feed. Not thread-safe.
 
-    The rate is what came in the last `span` over the time since the first of it. A single sample tells
-    nothing about time, so it counts as all that comes in a span.
+    The rate is the number of events in the last `span` divided by the time since the first of them. A single
+    sample gives no time, so it counts as one span.
 
-    Changes are told by rates that are taken every fifth of a span from the first arrival on, whether
-    something comes or not: a thousand requests in a millisecond are not ten rates.
+    Changes are detected by rates that are taken every fifth of a span from the first arrival on, with or
+    without arrivals: a thousand requests in a millisecond are not ten rates.
     """
 
     def __init__(self, span: int = SECOND) -> None:
         assert span > 0, span
         self._span = span
-        self._apart = span // (SAMPLES - 2) + 1  # two samples are; so no more than SAMPLES are in a span
+        # Minimum distance of two samples, so that at most SAMPLES are in a span.
+        self._apart = span // (SAMPLES - 2) + 1
         self._times = array("q", bytes(8 * SAMPLES))
         self._counts = array("q", bytes(8 * SAMPLES))
-        self._head = 0  # the oldest one's place in the ring
+        self._head = 0  # position of the oldest one in the ring
         self._held = 0
         self._newest = -1  # its place
         self._total = 0
-        self._last = 0  # the latest instant that was heard of
+        self._last = 0  # the latest instant seen
         self._every = max(1, span // TICKS)
-        self._tick: int | None = None  # when the next rate is remembered; None before the first arrival
+        self._tick: int | None = None  # when the next rate is recorded; None before the first arrival
         self._history: deque[float] = deque(maxlen=RECENT + BEFORE)
         self._means: tuple[float, float] | None = None  # of the history as it is
 
@@ -50,7 +51,7 @@ class RateMonitor:
         return 2 * 8 * SAMPLES + 32 * (RECENT + BEFORE) + 1024
 
     def record(self, now: int, count: int) -> None:
-        """`count` events came. An instant before the last one counts as that one."""
+        """Add `count` events. An instant before the last one counts as that one."""
         if now < self._last:
             now = self._last
         if self._tick is None:
@@ -69,7 +70,7 @@ class RateMonitor:
         self._counts[self._newest] = count
 
     def rate(self, now: int) -> float:
-        """Events per second; 0 when nothing came for a span."""
+        """Events per second; 0 if nothing came for a span."""
         if now < self._last:
             now = self._last
         if self._tick is not None and now >= self._tick:
@@ -78,13 +79,14 @@ class RateMonitor:
         return self._rate(now)
 
     def means(self) -> tuple[float, float] | None:
-        """Of the last five rates and of the ten before; None while there are fewer than ten in all."""
+        """The means of the last five rates and of the ten before; None while there are fewer than ten in
+        all."""
         return self._means
 
     def changed(self, threshold: float) -> bool:
         """Whether the last five rates differ from those before by more than `threshold` of them.
 
-        As of the last instant that `record` or `rate` heard of. Below one a second, of one a second.
+        As of the last instant given to `record` or `rate`. Rates below one a second count as one.
         """
         if self._means is None:
             return False
@@ -92,10 +94,11 @@ class RateMonitor:
         return abs(recent - before) / max(before, 1.0) > threshold
 
     def settle(self) -> None:
-        """The change was acted upon: it is not told again.
+        """The change was handled and is not reported again.
 
-        What is remembered is forgotten, and nothing is remembered for a span: by then, no rate is made of
-        arrivals before this instant. So the next change is told three spans from here, at the earliest.
+        The recorded rates are dropped, and nothing is recorded for a span: after that no rate includes
+        arrivals from before this instant. So the next change is reported three spans from here, at the
+        earliest.
         """
         self._history.clear()
         self._means = None
@@ -118,7 +121,7 @@ class RateMonitor:
             self._held -= 1
 
     def _remember(self, now: int) -> None:
-        """The rates at the ticks up to `now`; of a long silence, those that still matter."""
+        """Record the rates at the ticks up to `now`; of a long silence, those that still matter."""
         assert self._tick is not None
         kept = RECENT + BEFORE
         missed = (now - self._tick) // self._every + 1

@@ -1,12 +1,12 @@
-"""Reading the log of a process that died: its closed windows as they were, and what was in none.
+"""Reads the log of a process that died: its closed windows, and entries that were in none.
 
-It never believes damage, and never gives up whole frames for it: what follows a damaged stretch is found by
-the mark of the segment, and the stretch itself is reported in `bad`. What a crash leaves of its last write
-(the beginning of a frame, or bytes that never were one) is not damage: nobody was told that it is durable.
+Damaged bytes are never used, and intact frames after them are not given up: the next frame is found by the
+mark of the segment, and the damaged stretch is reported in `bad`. What a crash leaves of its last write (the
+beginning of a frame, or bytes that never were one) is not damage: it was never acknowledged.
 
-Memory: the first pass reads one frame at a time and keeps 21 bytes for each entry (its place, its feed, its
-lsn, whether a window has it). Windows and entries are then read again, one at a time, when they are asked
-for. So it takes about one group at the most (to look at a torn tail), and the window that is at hand.
+Memory: the first pass reads one frame at a time and keeps 21 bytes for each entry (position, feed, lsn,
+whether a window has it). Windows and entries are then read again, one at a time, when they are requested. So
+it takes about one group at most (to look at a torn tail), and the current window.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ Feed = tuple[str, str]  # stream and source
 Runs = list[tuple[int, int]]  # first lsn and count of each
 
 _HINT: Final = "look at the disk, then run the same again: what was read before is not lost"
-_SAME: Final = 5  # bytes of a mark that say that a frame began there, though some of them changed
+_SAME: Final = 5  # bytes of a mark that suffice to recognise that a frame began there, though some changed
 _AT_ONCE: Final = 1 << 20  # bytes that are searched for a mark
-_ZEROS: Final = 16  # so many at the end of a file were never written
+_ZEROS: Final = 16  # so many zeros at the end of a file were never written
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class BadBytes:
 
     path: Path
     start: int
-    end: int  # exclusive; `start` itself where bytes are missing
+    end: int  # exclusive; equal to `start` if bytes are missing
     reason: str
 
 
@@ -71,7 +71,7 @@ class _Segment:
     head: Head
     size: int
     first: int  # the lsn of its first entry; 0 until one is known
-    entries: array[int] = field(default_factory=lambda: array("Q"))  # places by lsn; 0: it is lost
+    entries: array[int] = field(default_factory=lambda: array("Q"))  # positions by lsn; 0: it is lost
     feeds: array[int] = field(default_factory=lambda: array("I"))  # numbers of feeds, likewise
     closes: array[int] = field(default_factory=lambda: array("Q"))
     settled: bytearray = field(default_factory=bytearray)  # 1: a closed window has it, or it is lost
@@ -79,12 +79,12 @@ class _Segment:
 
     @property
     def next(self) -> int:
-        """The lsn of the entry that comes next."""
+        """The lsn of the next entry."""
         return self.first + len(self.entries)
 
 
 class LogReplay:
-    """What a dead log holds. `windows` and `rest` read the files each time they are gone through."""
+    """The contents of a dead log. `windows` and `rest` read the files each time."""
 
     def __init__(self, name: str, folder: Path, *, listed: bool = False) -> None:
         """`listed`: its gateway is known to have kept a list of its segments."""
@@ -105,8 +105,8 @@ class LogReplay:
 
     @property
     def windows(self) -> Iterator[tuple[WindowOutput, tuple[Entry, ...]]]:
-        """In the order in which they were closed. One that misses an entry without damage had landed, and is
-        left out: a segment goes only when all that it holds is in the ledger."""
+        """In the order in which they were closed. A window that lacks an entry without damage had landed, and
+        is left out: a segment is removed only when everything in it is in the ledger."""
         for output, runs in self._closes():
             lsns = _lsns(runs)
             if all(self._has(lsn) for lsn in lsns):
@@ -114,7 +114,8 @@ class LogReplay:
 
     @property
     def damaged_windows(self) -> Iterator[tuple[WindowOutput, tuple[Entry, ...]]]:
-        """Closed windows that damage took entries from, with those that are left. They may have landed."""
+        """Closed windows that lost entries to damage, with the rest of their entries. They may have
+        landed."""
         if not self._lost:
             return
         for output, runs in self._closes():
@@ -125,8 +126,8 @@ class LogReplay:
 
     @property
     def rest(self) -> Iterator[Entry]:
-        """Entries that no closed window has: those of one stream and source after another, by lsn. Where
-        there is damage, the close of a window may be lost, and they may have landed."""
+        """Entries that no closed window has: by stream and source, then by lsn. If there is damage, the close
+        of a window may be lost, and they may have landed."""
         lsns: dict[int, array[int]] = {number: array("Q") for _, number in sorted(self._feeds.items())}
         for segment in self._segments:
             for offset, number in enumerate(segment.feeds):
@@ -171,7 +172,7 @@ class LogReplay:
                 self._segments.append(segment)
 
     def _miss_segment(self, folder: Path, number: int) -> None:
-        """A segment that was never removed is not there: what of it had not landed is lost."""
+        """A segment that was never removed is missing: what of it had not landed is lost."""
         first, end = self._list.begun[number], self._list.first_after(number)
         held = (
             f"entries from number {first} on"
@@ -184,7 +185,7 @@ class LogReplay:
         self._lose(first, first + 1 if end is None else end)
 
     def _look_at_end(self, segment: _Segment) -> None:
-        """Whether the segment goes as far as it is known to have gone."""
+        """Check that the segment extends as far as it is known to have been written."""
         end = self._list.end
         if end is None or end.segment != segment.number:
             return
@@ -200,7 +201,7 @@ class LogReplay:
         return end.bytes if end is not None and end.segment == number else 0
 
     def _head(self, file: BinaryIO, path: Path, number: int, size: int, last: bool) -> Head | None:
-        """None: there is nothing to read in it, be it that its process died while it began this segment."""
+        """None: there is nothing to read in it; perhaps its process died while it began this segment."""
         text = file.read(HEAD_BYTES + MARK_BYTES)
         head = head_of(text[:HEAD_BYTES])
         if head is not None and head.number == number:
@@ -226,7 +227,7 @@ class LogReplay:
         self.bad.append(BadBytes(path, 0, size, reason))
 
     def _join(self, segment: _Segment) -> None:
-        """Compare a segment with the one before it: whether that ends where it should."""
+        """Check that the segment before this one ends where it should."""
         before = self._segments[-1] if self._segments else None
         between = range(before.number + 1 if before else 1, segment.number)
         if before is None or not all(number in self._unread for number in between):
@@ -243,7 +244,7 @@ class LogReplay:
             self.bad.append(BadBytes(before.path, before.size, before.size, reason))
 
     def _ends_badly(self, segment: _Segment) -> bool:
-        """Whether it is on record that something is wrong with its end."""
+        """Whether something is known to be wrong with its end."""
         return any(one.path == segment.path and one.end == segment.size for one in self.bad)
 
     def _lose(self, first: int, end: int) -> None:
@@ -273,7 +274,7 @@ class LogReplay:
     def _take(self, segment: _Segment, at: int, opening: Opening, carried: bytes) -> bool:
         """Whether the frame belongs where it is."""
         is_close = opening.kind == Kind.CLOSE
-        if not segment.first:  # its head is damaged, and nothing says where the segment before it ended
+        if not segment.first:  # its head is damaged, and nothing shows where the segment before it ended
             segment.first = opening.lsn + is_close
         if is_close:
             segment.closes.append(at)
@@ -311,7 +312,7 @@ class LogReplay:
                 segment.settled[start:end] = b"\1" * (end - start)
 
     def _spans(self, first: int, count: int) -> Iterator[tuple[_Segment, int, int]]:
-        """The places, in each segment that has some of it, of a run of entries."""
+        """The positions, in each segment that has some of it, of a run of entries."""
         for segment in self._segments[max(bisect_right(self._firsts, first) - 1, 0) :]:
             start = max(first - segment.first, 0)
             end = min(first + count - segment.first, len(segment.entries))
@@ -332,7 +333,7 @@ class LogReplay:
         return segment is not None and segment.entries[lsn - segment.first] > 0
 
     def _read(self, lsns: Iterable[int]) -> Iterator[Entry]:
-        """Entries that are there, by ascending lsn."""
+        """The entries that exist, by ascending lsn."""
         file: BinaryIO | None = None
         path: Path | None = None
         try:
@@ -358,7 +359,7 @@ def _lsns(runs: Runs) -> Sequence[int]:
 
 
 def _frame(file: BinaryIO, head: Head, at: int, size: int) -> tuple[Opening, bytes] | None:
-    """The frame at `at`; None when there is no whole one."""
+    """The frame at `at`; None if there is no whole one."""
     file.seek(at)
     opening = opening_of(file.read(head.header_bytes), head.mark, head.version)
     if opening is None or opening.size > size - at - head.header_bytes:
@@ -376,8 +377,8 @@ def _again(file: BinaryIO, segment: _Segment, at: int) -> tuple[Opening, bytes]:
 
 
 def _next_frame(file: BinaryIO, head: Head, start: int, size: int) -> int | None:
-    """Where the first whole frame from `start` on is; content cannot pass for one, since no sender knows the
-    mark."""
+    """The position of the first whole frame from `start` on; content cannot pass for one, since no sender
+    knows the mark."""
     while start < size:
         file.seek(start)
         text = file.read(_AT_ONCE)
@@ -392,7 +393,7 @@ def _next_frame(file: BinaryIO, head: Head, start: int, size: int) -> int | None
 
 def _is_torn(file: BinaryIO, head: Head, at: int, size: int) -> bool:
     """Whether the last bytes of a log can be what a crash leaves of a write: the beginning of a frame, zeros
-    where it was to be, or bytes that never began like one."""
+    in its place, or bytes that never began like one."""
     file.seek(at)
     text = file.read()
     header = text[: head.header_bytes]

@@ -1,8 +1,8 @@
-"""The files of a log, and the one that is being written: begun, written to, synced, cut back.
+"""The files of a log, and the one being written: begun, written to, synced, cut back.
 
-It never leaves behind what it was told has failed: nothing more is written before that is cut off. Files
-grow as they are written: to reserve their space ahead made no sync measurably faster but the smallest,
-and what was never written would have to be told from what was.
+What failed to be written is cut off before anything else is written. Files grow as they are written:
+reserving space ahead made no sync measurably faster except for the smallest, and unwritten bytes would have
+to be distinguished from written ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AT_ONCE: Final = min(1024, os.sysconf("SC_IOV_MAX"))  # buffers of one write
 
 
 def segment_numbers(folder: Path) -> list[int]:
-    """Of the segments in a folder, ascending. Nothing else in it counts."""
+    """The numbers of the segments in a folder, ascending; other files are ignored."""
     numbers = map(layout.gateway_segment_number, folder.iterdir())
     return sorted(number for number in numbers if number is not None)
 
@@ -35,15 +35,15 @@ class Segment:
         self._descriptor = descriptor
         self.head = head
         self.path = path
-        self.end = HEAD_BYTES  # all before it is durable
-        self._dirty = False  # there may be bytes behind the end
+        self.end = HEAD_BYTES  # everything before it is durable
+        self._dirty = False  # there may be bytes after the end
 
     @classmethod
     def begin(cls, folder: Path, number: int, first: int, before: int) -> Segment:
-        """The file is there, with its name and its head durable, or it is not."""
+        """Create the file with a durable name and head, or nothing."""
         head = Head(number, first, before, secrets.token_bytes(MARK_BYTES))
         path = layout.gateway_segment(folder, number)
-        # Nobody else writes here; a file of that number is what is left of a try that failed.
+        # No other process writes here; a file with that number is left from a failed try.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         segment = cls(descriptor, head, path)
         try:
@@ -58,7 +58,7 @@ class Segment:
         return segment
 
     def write(self, parts: Sequence[bytes]) -> None:
-        """Write them behind the end and make them durable, all or none: when it raises, none count."""
+        """Append and make durable, all or nothing: if it raises, nothing counts."""
         self._cut()
         self._dirty = True
         try:
@@ -94,10 +94,10 @@ class Segment:
             self._dirty = False
 
     def seal(self) -> None:
-        """Nothing more comes: it ends where its last durable frame does."""
+        """End it after its last durable frame: nothing more is written."""
         self._cut()
         self.close()
 
     def close(self) -> None:
-        with suppress(OSError):  # what counts is durable already
+        with suppress(OSError):  # what counts is already durable
             os.close(self._descriptor)

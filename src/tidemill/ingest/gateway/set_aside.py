@@ -1,7 +1,7 @@
-"""Damaged stretches of the logs of gateways: set aside with their reason, and listed for whoever looks.
+"""Damaged stretches of the logs of gateways: set aside with their reason, and listed.
 
-Their bytes are durable in `_damaged/` before the log that they were in goes, so nothing that was acknowledged
-is dropped in silence. A person who has dealt with one (by sending the events again) removes its two files.
+Their bytes are durable in `_damaged/` before their log is removed, so nothing that was acknowledged is
+dropped silently. An operator who has dealt with one (by sending the events again) removes its two files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidemill.storage.files import atomic_write, make_folder, storage_errors
 
 
 def set_aside(warehouse: Path, bad: Sequence[BadBytes]) -> list[Damage]:
-    """Keep these stretches; to do it again changes nothing."""
+    """Keep these stretches; idempotent."""
     return [_keep(warehouse, one) for one in bad]
 
 
@@ -45,7 +45,7 @@ def _keep(warehouse: Path, bad: BadBytes) -> Damage:
 
 
 def damaged_logs(warehouse: Path) -> list[Damage]:
-    """What was set aside and is still there, by name."""
+    """What was set aside and still exists, by name."""
     found: list[Damage] = []
     for path in sorted(layout.damaged_gateway_logs(warehouse).glob("*/*.json")):
         try:

@@ -1,8 +1,8 @@
-"""The statistics of a sliding window: over the last `size`, told at every `step`.
+"""The statistics of a sliding window: over the last `size`, at every `step`.
 
-Keeps numbers of what came, never the events. Each pane is as long as divides both, so every edge that a
-window can have lies between two of them and the numbers are exact. Only keys are limited: beyond what
-memory they may take the oldest ones are forgotten, and then there are at least as many as told.
+Keeps counts of what arrived, never the events. The length of a pane divides both, so every edge of a window
+lies between two panes and the counts are exact. Only keys are limited: beyond their memory the oldest ones
+are dropped, and then their number is a lower bound.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NO_KEYS: Final[Hashes] = np.empty(0, dtype=np.uint64)
 
 @dataclass(slots=True)
 class _Pane:
-    number: int  # its place on the grid since the epoch
+    number: int  # its number on the grid since the epoch
     first: int  # arrival
     last: int
     events: int
@@ -36,7 +36,7 @@ class _Pane:
 
 
 class Panes:
-    """Of one feed, in the order of arrival. Not safe to use from several threads."""
+    """The panes of one feed, in order of arrival. Not thread-safe."""
 
     def __init__(self, window: SlidingWindow, most: int) -> None:
         self._most = most  # bytes of keys
@@ -54,7 +54,7 @@ class Panes:
         return arrival // self._length
 
     def add(self, first: int, last: int, events: int, size: int, keys: Collection[int]) -> None:
-        """What came from `first` to `last`: both in one pane, and not before what was added."""
+        """Add what came from `first` to `last`: both in one pane, and not before what was added."""
         number = self.number_of(first)
         assert number == self.number_of(last), (first, last)
         hashes = np.unique(np.fromiter(keys, dtype=np.uint64, count=len(keys)))
@@ -81,7 +81,7 @@ class Panes:
             pane.keys = _NO_KEYS
 
     def stats(self, until: int) -> WindowStats:
-        """Of all that came in the `size` before `until`; what is older is forgotten."""
+        """Statistics of everything in the `size` before `until`; older panes are dropped."""
         oldest = (until - self._size) // self._length
         while self._panes and self._panes[0].number < oldest:
             self._panes.popleft()

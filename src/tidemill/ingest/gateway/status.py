@@ -1,7 +1,7 @@
-"""Where the gateways of a warehouse stand, for those who look from another process.
+"""The status of the gateways of a warehouse, for other processes.
 
-A gateway writes a small file about itself every second, beside its log. It is not durable and nothing
-depends on it; whether its gateway lives is told by the lock on the log, never by the file.
+A gateway writes a small file about itself every second, beside its log. It is not durable and nothing depends
+on it; the lock on the log, not the file, shows whether its gateway lives.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tidemill.storage.files import attempt
 
 
 def write_status(warehouse: Path, status: GatewayStatus) -> None:
-    """Say it for others; a reader sees all of it or what was said before."""
+    """Write the status; a reader sees all of it or the previous one."""
     path = layout.gateway_status(layout.gateway_logs(warehouse) / status.gateway)
     try:
         with attempt(path) as temporary:
             temporary.write_text(json.dumps(asdict(status)))
             temporary.replace(path)
     except OSError:
-        return  # a full disk is told where events are lost by it; here nothing is
+        return  # a full disk is reported where it loses events; here it does not
 
 
 def running(warehouse: Path) -> list[GatewayStatus]:
-    """Of every gateway that is alive, by name. One that started this moment may not have said anything."""
+    """The status of every live gateway, by name. One that has just started may have none yet."""
     found: list[GatewayStatus] = []
     for folder in live_folders(warehouse):
         if (status := _read(layout.gateway_status(folder))) is not None:
@@ -60,7 +60,7 @@ def _read(path: Path) -> GatewayStatus | None:
             clock=ClockSteps(**said.get("clock", {})),
         )
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # another version of it, or it went this moment
+        return None  # of another version, or just removed
 
 
 def _pairs(said: Mapping[str, list[int]]) -> dict[str, tuple[int, int]]:

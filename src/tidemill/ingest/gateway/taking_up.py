@@ -1,10 +1,10 @@
-"""What a gateway that died had acknowledged is landed by whoever finds its log: the next gateway, or a tick.
+"""Lands what a gateway that died had acknowledged; done by the next gateway or round that finds its log.
 
-Windows that were closed are made again as they were, which gives the same slices; what was in no closed
-window makes new ones, cut in the same way each time. So it may die in the middle and be done again.
+Windows that were closed are made again as they were, which gives the same slices; entries that were in no
+closed window make new ones, divided in the same way each time. So it may die in the middle and be repeated.
 
-Damage in a log takes what it hit, and no more: whole frames are landed, the rest is set aside and named.
-Where the close of a window may be lost, the ledger says which entries have landed: none is landed twice.
+Damage in a log costs only what it hit: intact frames are landed, the rest is set aside and reported. If the
+close of a window may be lost, the ledger shows which entries have landed: none is landed twice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MOST_BYTES: Final = 8 << 20  # of a window that is made here
 
 @dataclass(frozen=True, slots=True)
 class TakenUp:
-    """What was found in the log of a dead gateway and is in the ledger now."""
+    """What was in the log of a dead gateway and is in the ledger now."""
 
     gateway: str
     windows: int
@@ -52,7 +52,7 @@ def take_up(
     warehouse: Path, streams: Mapping[str, Stream], state: State, landing: Landing, until: int
 ) -> list[TakenUp]:
     """Land what dead gateways left; receipts are kept `until` then. Live gateways are left alone, and a log
-    that the disk does not give stays where it is: it is told of each time, and holds nobody up."""
+    that cannot be read from disk stays: it is reported each time, and does not stop the others."""
     done: list[TakenUp] = []
     gateways = GatewayLog(warehouse, state)
     known = gateways.running()
@@ -72,7 +72,7 @@ def take_up(
 
 
 def _lost(warehouse: Path, gateways: GatewayLog, now: int) -> Iterator[TakenUp]:
-    """Gateways whose log is gone as a whole: that is named, once, and they are not waited for any more."""
+    """Gateways whose whole log is gone: reported once, and no longer expected."""
     for name in gateways.lost():
         folder = layout.gateway_logs(warehouse) / name
         reason = "the log of the gateway is missing; what it had acknowledged and not landed is lost"
@@ -106,7 +106,7 @@ def _land(
 
 
 def _unknown(state: Receipts, receipts: Sequence[Receipt]) -> list[Receipt]:
-    """A receipt is written once: a window that landed before its gateway died has its own."""
+    """Entries without a receipt: a window that landed before its gateway died has one."""
     return [receipt for receipt in receipts if state.receipt(receipt.id) is None]
 
 
@@ -129,10 +129,9 @@ def _windows(
 
 
 def _recovered(rest: Iterable[Entry], streams: Mapping[str, Stream]) -> Iterator[ClosedWindow]:
-    """Those of a stream and source come one after the other, by lsn; what is a slice of its own (a file, or a
-    request with bounds) is a window of its own."""
+    """Windows of a stream and source, by lsn; a file, or a request with bounds, is a window of its own."""
     for (name, _), found in groupby(rest, lambda entry: (entry.submission.stream, entry.submission.source)):
-        stream = streams.get(name)  # a stream that is declared no more: what it was sent is kept
+        stream = streams.get(name)  # a stream that is no longer declared: what it was sent is kept
         gathered: list[Entry] = []
         size = 0
         for entry in found:

@@ -1,6 +1,6 @@
-"""What closes a window: small rules about an open one, and those that others bring by entry point.
+"""The rules that close a window: built-in ones, and those that plugins add by entry point.
 
-A rule looks and says yes or no; it changes nothing, and one that fails says no.
+A rule answers yes or no and changes nothing; one that fails counts as no.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NONE_IS: Final = 1 << 62  # more bytes than any window holds
 
 @dataclass(frozen=True, slots=True)
 class OpenWindow:
-    """A window that holds something, as rules see it."""
+    """A window that is not empty, as rules see it."""
 
     stream: str
     source: str
@@ -35,8 +35,8 @@ class OpenWindow:
     events: int
     bytes: int
     rate: float  # events per second
-    pressure: float  # share of the memory in use that closing windows gives back
-    held: int = 0  # bytes of memory that it takes, with what is known of each request
+    pressure: float  # share of the memory in use that closing windows frees
+    held: int = 0  # bytes of memory that it takes, including overhead per request
 
 
 Rule = Callable[[OpenWindow], bool]
@@ -55,8 +55,8 @@ class Custom:
         return f"{CUSTOM}{self.name}"
 
     def holds(self, window: OpenWindow) -> bool:
-        """Whether it closes the window. It is somebody else's code: whatever it raises or returns, other than
-        true and false, closes nothing, is counted, and is logged the first time."""
+        """Whether it closes the window. Third-party code: whatever it raises or returns, other than true and
+        false, closes nothing, is counted, and is logged the first time."""
         try:
             found: object = self._rule(window)
             if isinstance(found, bool):
@@ -75,11 +75,11 @@ def trigger_of(
     custom: Sequence[Custom] = (),
     *,
     closes_at: int,  # when its time is over
-    wanted_at: int | None = None,  # when it is closed for one who waits; None: nobody does
+    wanted_at: int | None = None,  # when it is closed for a sender that waits; None: none does
     rate_changed: bool = False,
-    large_from: int = 1,  # bytes held, from which memory pressure is its concern
+    large_from: int = 1,  # bytes from which memory pressure closes it
 ) -> str | None:
-    """Why it is to be closed, None if it is not. Of several reasons, a limit comes before time."""
+    """Why it should be closed, None if it should not. Of several reasons, a limit comes before time."""
     if has_count(window, settings.count):
         return CloseTrigger.COUNT.value
     if has_bytes(window, settings.bytes):
@@ -114,9 +114,9 @@ def has_pressure(window: OpenWindow, mark: float | None, large_from: int) -> boo
 def large_from(held: Iterable[int], share: float, mark: float | None, allowed: int) -> int:
     """The bytes from which a window is closed at this share of memory in use.
 
-    The largest ones go, until those that stay open hold half of what the mark allows at most. What is
-    closed and not yet landed counts as gone: closing more would not bring it back any sooner, and would
-    make a slice of every request just when there is too much to do.
+    The largest ones are closed, until those that stay open hold at most half of what the limit allows. What
+    is closed and not yet landed counts as gone: closing more would not free it sooner, and would make a slice
+    of every request just when there is too much to do.
     """
     if mark is None or share < mark:
         return NONE_IS
@@ -132,12 +132,12 @@ def large_from(held: Iterable[int], share: float, mark: float | None, allowed: i
 
 
 def known() -> tuple[str, ...]:
-    """The names of all that packages bring, whether in use or not."""
+    """The names of all installed triggers, whether in use or not."""
     return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINTS)}))
 
 
 def custom_triggers(names: Sequence[str]) -> tuple[Custom, ...]:
-    """Those of these names, loaded. ConfigError for one that nobody brings, or that cannot be used."""
+    """The triggers with these names, loaded. ConfigError for one that is not installed, or cannot be used."""
     if not names:
         return ()
     points = entry_points(group=ENTRY_POINTS)
@@ -145,7 +145,7 @@ def custom_triggers(names: Sequence[str]) -> tuple[Custom, ...]:
 
 
 def fault_of(name: str) -> str | None:
-    """Why a trigger of this name cannot be used; None when it can."""
+    """Why a trigger of this name cannot be used; None if it can."""
     try:
         custom_triggers((name,))
     except ConfigError as error:

@@ -1,8 +1,8 @@
-"""The write-ahead log of one gateway: what it says is durable survives kill -9 and a power cut.
+"""The write-ahead log of one gateway: what it reports as durable survives kill -9 and a power cut.
 
 Submissions are queued by any thread; one thread, the committer, takes what is there as a group: one write,
-one sync, then `durable` hears of the whole group. Nobody holds a lock while the disk works, and nothing is
-acknowledged before it is synced. What waits in the queue is bounded by the memory of the gateway.
+one sync, then one call of `durable` for the whole group. No lock is held during disk I/O, and nothing is
+acknowledged before it is synced. The queue is bounded by the memory of the gateway.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Close:
 
 @dataclass(slots=True)
 class _Mark:
-    """All that was queued before it has been dealt with."""
+    """Everything that was queued before it has been processed."""
 
     reached: threading.Event
     last: bool  # the committer ends here
@@ -71,7 +71,7 @@ _Write: TypeAlias = _Append | _Close
 
 
 class Wal:
-    """Open from `create` to `close`. Safe to use from several threads."""
+    """Open from `create` to `close`. Thread-safe."""
 
     def __init__(
         self, hold: Hold, settings: Settings, clock: Callable[[], int], durable: Durable, after: int
@@ -82,13 +82,13 @@ class Wal:
         self._clock = clock
         self._durable = durable
         self._queue: SimpleQueue[_Write | _Mark] = SimpleQueue()
-        self._gate = threading.Lock()  # nothing enters the queue behind the last mark
+        self._gate = threading.Lock()  # nothing enters the queue after the last mark
         self._taking = self._open = True
         self._guard = threading.Lock()  # of the holdings
         self._holdings = Holdings()
-        self._removing = threading.Lock()  # segments go one by one, in their order
+        self._removing = threading.Lock()  # segments are removed one by one, in order
         self._list = SegmentList(hold.path)
-        # Of the committer alone:
+        # Used only by the committer:
         self._segment: Segment | None = None
         self._number = self._before = self._lsn = 0
         self._arrival = after
@@ -103,11 +103,11 @@ class Wal:
         durable: Durable,
         after: int = -(1 << 63),
     ) -> Wal:
-        """A new log, in a folder of its own that is locked while this process lives. Arrivals are what the
-        clock shows, but never earlier than the one before, nor than `after`.
+        """A new log, in a folder of its own that is locked while this process lives. Arrivals are the time of
+        the clock, but never earlier than the one before, nor than `after`.
 
-        `durable` is called by the committer, once for each group, in the order of the log; it tells each
-        `done` the entry. It must not wait for the log: no `close_window` in it.
+        `durable` is called by the committer, once for each group, in the order of the log; it passes the
+        entry to each `done`. It must not wait for the log: no `close_window` in it.
         """
         wal = cls(new_folder(warehouse), settings, clock, durable, after)
         wal._committer.start()
@@ -131,7 +131,7 @@ class Wal:
     # -- asking
 
     def append(self, submission: Submission, done: Done) -> None:
-        """Have it made durable. `done` hears an error when it cannot be: then it is not in the log."""
+        """Make it durable. `done` gets an error if that fails: then it is not in the log."""
         item = _Append(submission, done, carried_entry(submission))
         with self._gate:
             if not self._taking:
@@ -143,7 +143,7 @@ class Wal:
             self._queue.put(item)
 
     def close_window(self, output: WindowOutput, lsns: Sequence[int]) -> None:
-        """On return it is durable that the window holds just these entries, whose lsns ascend."""
+        """Make it durable that the window contains exactly these entries, whose lsns ascend."""
         assert threading.current_thread() is not self._committer, "the committer cannot wait for itself"
         settled: Future[None] = Future()
         item = _Close(lsns, settled, carried_close(output, lsns))
@@ -154,7 +154,7 @@ class Wal:
         failpoint("wal.after_close")
 
     def landed(self, lsns: Sequence[int]) -> None:
-        """Slices with these entries, all of each closed window, are in the ledger. Each is told once."""
+        """Slices with these entries, all of each closed window, are in the ledger. Call it once for each."""
         with self._guard:
             self._holdings.landed(lsns)
             if self._holdings.removable() is None:
@@ -171,17 +171,17 @@ class Wal:
                     failpoint("wal.after_unlist")
                     path.unlink(missing_ok=True)
                 failpoint("wal.after_remove")
-                sync_folder(self._folder)  # before one goes that this one's entries needed
+                sync_folder(self._folder)  # before a segment is removed that this one's entries needed
                 with self._guard:
                     self._holdings.removed(number)
 
     def drain(self) -> None:
-        """Take no more submissions; return once `durable`, or `done`, has heard of all that were taken."""
+        """Take no more submissions; return once `durable`, or `done`, was called for all that were taken."""
         self._reach(last=False)
 
     def close(self, ended: Callable[[], None] | None = None) -> None:
-        """Drain it and stop. The folder goes, unless something in it is not in the ledger yet; `ended` is
-        called just before that."""
+        """Drain it and stop. The folder is removed, unless something in it is not in the ledger yet; `ended`
+        is called just before that."""
         if not self._reach(last=True):
             return
         self._committer.join()
@@ -198,7 +198,7 @@ class Wal:
             self._hold.let_go()
 
     def _reach(self, *, last: bool) -> bool:
-        """Whether it got there; not once the committer was told to end."""
+        """Whether the committer got there; False once it was asked to end."""
         mark = _Mark(threading.Event(), last)
         with self._gate:
             self._taking = False
@@ -243,13 +243,13 @@ class Wal:
         except OSError as error:
             _fail(group, disk_error("write the log", self._folder, error))
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait are told
+        except Exception as error:  # noqa: BLE001 - all who wait get the error
             _fail(group, error)
             return
         if entries:
             try:
                 self._durable(entries)
-            except Exception:  # they are in the log: whoever takes it up lands them
+            except Exception:  # they are in the log: the process that reads it next lands them
                 log.exception("entries are durable, and were not taken over")
         for item in group:
             if isinstance(item, _Close):
@@ -281,7 +281,7 @@ class Wal:
         return entries
 
     def _segment_for(self, size: int) -> Segment:
-        """The segment that a group of `size` goes to; a group is never parted."""
+        """The segment for a group of `size`; a group is never split."""
         full = self._segment
         if full is not None:
             if full.end == HEAD_BYTES or full.end + size <= self._limit:
@@ -309,5 +309,5 @@ def _fail(group: Sequence[_Write], error: Exception) -> None:
             continue
         try:
             item.done(error)
-        except Exception:  # one sender that cannot be told is no reason to leave others waiting
+        except Exception:  # one sender that cannot be answered must not keep others waiting
             log.exception("a sender could not be notified that its submission failed")

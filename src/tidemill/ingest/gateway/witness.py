@@ -1,10 +1,10 @@
 """What the log of a gateway must consist of, kept beside its segments: which were begun, which were removed
-because all that they held had landed, and how far the last one goes. So one that is missing, or was cut at
-the end of a frame, is noticed, and with it the loss of what was acknowledged.
+because everything in them had landed, and how far the last one extends. So a segment that is missing, or was
+cut at the end of a frame, is noticed, and with it the loss of acknowledged events.
 
-A segment is on the list before its first frame is written, and off it before its file goes; both are durable.
-How far the log goes is written after each group, and not synced: it is never ahead of the log, and behind it
-only after a power cut.
+A segment is listed before its first frame is written, and struck off before its file is removed; both are
+durable. The end of the log is written after each group, and not synced: it is never ahead of the log, and
+behind it only after a power cut.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAGIC: Final = b"TMWALEND"
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """How far a log goes."""
+    """Where a log ends."""
 
     segment: int
     bytes: int  # of that segment
@@ -45,14 +45,14 @@ class Listed:
     begun: Mapping[int, int] = field(default_factory=dict)  # number -> lsn of its first entry
     removed: Collection[int] = frozenset()
     end: LogEnd | None = None
-    damage: str = ""  # why the list does not say all; "" when it does
+    damage: str = ""  # why the list is incomplete; "" if it is not
 
     def missing(self, found: Collection[int]) -> list[int]:
-        """Segments that should be there and are not, ascending."""
+        """Segments that should exist and do not, ascending."""
         return sorted(number for number in self.begun if number not in self.removed and number not in found)
 
     def first_after(self, number: int) -> int | None:
-        """The lsn of the first entry behind a segment; None: it is the last one, and nothing says it."""
+        """The lsn of the first entry after a segment; None: it is the last one, or unknown."""
         later = [first for other, first in self.begun.items() if other > number]
         if later:
             return min(later)
@@ -60,7 +60,7 @@ class Listed:
 
 
 class SegmentList:
-    """Of a log that is being written. Safe to use from several threads; OSErrors of `begun` go through."""
+    """The list of a log that is being written. Thread-safe; OSErrors of `begun` go through."""
 
     def __init__(self, folder: Path) -> None:
         self._lock = threading.Lock()
@@ -74,11 +74,11 @@ class SegmentList:
         sync_folder(folder)
 
     def begun(self, number: int, first: int) -> None:
-        """A segment is there, empty; on return that is durable."""
+        """Make it durable that a segment was begun."""
         self._append({"begun": number, "first": first})
 
     def removed(self, number: int) -> None:
-        """A segment is about to go: all that it holds is in the ledger."""
+        """A segment is about to be removed: everything in it is in the ledger."""
         self._append({"removed": number})
 
     def _append(self, line: Mapping[str, int]) -> None:
@@ -94,9 +94,9 @@ class SegmentList:
             self._head, self._size = head, self._size + len(text)
 
     def reached(self, end: LogEnd) -> None:
-        """All up to there is durable."""
+        """Everything up to there is durable."""
         packed = _END.pack(_MAGIC, end.segment, end.bytes, end.lsn)
-        with suppress(OSError):  # then it says less than it could, and nothing wrong
+        with suppress(OSError):  # then it says less than it could, but nothing wrong
             os.pwrite(self._end, packed + _CRC.pack(crc32(packed)), 0)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ def read_list(folder: Path) -> Listed | None:
 
 
 def _read_end(folder: Path) -> LogEnd | None:
-    """None when nothing was written yet, or a power cut left half of it."""
+    """None if nothing was written yet, or a power cut left half of it."""
     try:
         text = layout.gateway_log_end(folder).read_bytes()
     except FileNotFoundError:

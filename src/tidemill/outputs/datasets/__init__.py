@@ -1,1 +1,1 @@
-"""Windows that become datasets: what they are made of, when they are ready, how they are built."""
+"""Aggregation windows and their datasets: what they are made of, when they are ready, how they are built."""

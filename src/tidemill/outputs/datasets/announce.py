@@ -1,6 +1,6 @@
-"""What the world is told of a dataset: that a revision of it is available, or that one was withdrawn.
+"""The events about a dataset: a revision of it is available, or was withdrawn.
 
-Pure: it makes the events that a build or a judgement enters in the outbox, and never sends one.
+Pure: it makes the events that a build or an evaluation enters in the outbox, and never sends one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def available(
     rejected: int = 0,
     ignored: int | None = 0,
 ) -> OutboxEvent:
-    """A revision stands in the warehouse and may be read. `rejected`: records of its slices that were not
-    accepted; `ignored`: slices that came too late for it, None when that is not known any more."""
+    """The event that a revision can be read. `rejected`: records of its slices that were not accepted;
+    `ignored`: slices that were too late for it, None if that is no longer known."""
     data: dict[str, object] = {
         **_window(key),
         "revision": dataset.revision,
@@ -57,14 +57,14 @@ def available(
 
 
 def withdrawn(key: WindowKey, revision: int, reason: str, now: int) -> OutboxEvent:
-    """A revision holds something that was taken back, and nothing stands in its place yet."""
+    """The event that a revision contains retracted data and has not been replaced yet."""
     data: dict[str, object] = {**_window(key), "revision": revision, "reason": reason}
     return OutboxEvent(0, _id(DATASET_WITHDRAWN, key, revision, ""), DATASET_WITHDRAWN, key.stream, now, data)
 
 
 def dataset_metadata(stream: Stream, texts: Sequence[str | None]) -> dict[str, object]:
-    """What a dataset is, as its stream declares it; its description, keywords and links as the newest of the
-    slices that speak of them has it. `texts` is the JSON of their senders, in ledger order."""
+    """The metadata of a dataset as its stream declares it; description, keywords and links are those of the
+    newest slice that has them. `texts` is the JSON that senders attached to slices, in ledger order."""
     metadata: dict[str, object] = {
         "name": stream.name,
         "aggregation_span": iso_duration(stream.aggregation_span or 0),
@@ -80,7 +80,7 @@ def dataset_metadata(stream: Stream, texts: Sequence[str | None]) -> dict[str, o
 
 
 def _batch(dataset: Dataset, of: DeltaStats) -> dict[str, object]:
-    """What was merged into a batch of deltas, and what it takes."""
+    """What was merged into a batch of deltas, and its size."""
     return {
         "received": of.received,
         "vectors": of.vectors,
@@ -99,19 +99,19 @@ def _window(key: WindowKey) -> dict[str, object]:
 
 
 def _id(kind: str, key: WindowKey, revision: int, content: str) -> str:
-    """The same for the same thing, whoever says it and however often; no part can hold a line end."""
+    """An id that is equal for the same event, however often it is made; no part may contain a line end."""
     parts = (kind, key.stream, key.start, key.span, revision, content)
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
 
 
 def _said(text: str) -> dict[str, object]:
-    """The usable part of what a sender said. The rest is left out: a dataset does not wait for its blurb."""
+    """The valid part of what a sender attached. The rest is ignored: metadata must not block a dataset."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     if isinstance(said, dict) and isinstance(said.get("dataset"), dict):
-        said = said["dataset"]  # as an IngestDataCommand has it
+        said = said["dataset"]  # nested as in an IngestDataCommand
     if not isinstance(said, dict):
         return {}
     usable: dict[str, object] = {}
@@ -131,5 +131,5 @@ def _link(link: Link) -> dict[str, object]:
 
 
 def _is_text(value: object) -> bool:
-    """Text that can be written as UTF-8, which half of a surrogate pair cannot."""
+    """Whether a text can be encoded as UTF-8, which half of a surrogate pair cannot."""
     return isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)

@@ -1,15 +1,12 @@
-"""Builders: take windows from the queue under a lease, have them built, and commit what came out.
+"""Builders: take windows from the queue under a lease, build them, and commit the result.
 
-Any number of them, in any number of processes, share one queue. A builder that dies or loses its lease can
+Any number of builders in any number of processes share one queue. A builder that dies or loses its lease can
 never undo or overwrite what another one published.
 """
 
 from __future__ import annotations
 
 import logging
-import os
-import secrets
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,23 +25,25 @@ from tidemill.model.time import SECOND, Interval
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
 from tidemill.outputs.datasets.announce import available, dataset_metadata
 from tidemill.outputs.datasets.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
-from tidemill.outputs.datasets.leases import HolderFile, LeaseWatch, owner_of
+from tidemill.outputs.datasets.leases import LeaseWatch
 from tidemill.outputs.datasets.raw import Recent
+from tidemill.storage.holders import HolderFile, new_holder, owner_of
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
 log = logging.getLogger(__name__)
 
 RUN: Final = 64  # windows that a builder takes at once from a long queue
-BOTH_ENDS: Final = 2  # turns of a stream: at the oldest of a long queue, and at the newest
-BACKLOG: Final = 8 * RUN  # windows of one stream; beyond it, the newest do not wait for all that are older
-RECENT: Final = 64 << 20  # bytes of raw that builders of this process keep while they work
-RENEWALS: Final = 3  # a lease is renewed as often before it would run out
+# Turns that a stream gets: one for the oldest windows of a long queue, one for the newest.
+BOTH_ENDS: Final = 2
+BACKLOG: Final = 8 * RUN  # windows of one stream; with more, the newest do not wait for all older ones
+RECENT: Final = 64 << 20  # bytes of raw that the builders of this process cache
+RENEWALS: Final = 3  # how often a lease is renewed before it would expire
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOutcome:
-    """What became of one try to build a window."""
+    """The outcome of one attempt to build a window."""
 
     key: WindowKey
     attempt: int
@@ -57,14 +56,15 @@ class BuildOutcome:
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What builders work with."""
+    """What builders need."""
 
     warehouse: Path
     streams: Mapping[str, Stream]
     settings: Settings
     engine: Engine
     state: State
-    raw: Callable[[str], Snapshot | None]  # of a stream, as it is now; BusyError while it is being changed
+    # Current snapshot of a stream's raw; BusyError while it is being changed.
+    raw: Callable[[str], Snapshot | None]
 
 
 class Builders:
@@ -73,7 +73,7 @@ class Builders:
     def __init__(self, builders: BuildContext, concurrency: int | None = None) -> None:
         self.dataset_builders = builders
         self.concurrency = builders.settings.concurrency if concurrency is None else concurrency
-        self._who = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._who = new_holder(builders.warehouse)
         self._held: dict[str, list[WindowKey]] = {}
         self._guard = threading.Lock()
         self._file = HolderFile(builders.warehouse, self._who)
@@ -89,7 +89,7 @@ class Builders:
         hurry: threading.Event | None = None,
     ) -> list[BuildOutcome]:
         """Build until nothing can be taken from the queue, `limit` windows were tried, or `stop` is set; once
-        `hurry` is, until each stream had its turns, of the oldest and of the newest of its windows."""
+        `hurry` is set, until each stream had its turns for its oldest and its newest windows."""
         if self.concurrency == 0 or not self.anything_to_take():
             return []
         budget, turns = _Budget(limit), _Turns(self.dataset_builders.streams)
@@ -110,7 +110,7 @@ class Builders:
             finally:
                 with self._guard:
                     left = self._held.pop(owner, [])
-                if left:  # an error on the way: others need not wait for the lease to run out
+                if left:  # after an error: so that others need not wait for the lease to expire
                     self.dataset_builders.state.release(owner)
 
         self._recent = Recent(RECENT)
@@ -128,14 +128,14 @@ class Builders:
         return outcomes
 
     def anything_to_take(self) -> bool:
-        """Whether a look at the queue may be worth it: something is queued, or a lease may have run out."""
+        """Whether the queue is worth a look: something is queued, or a lease may have expired."""
         state = self.dataset_builders.state
         return bool(state.queue_length() or state.windows(phase=Phase.BUILDING, limit=1))
 
     def _one_run(
         self, owner: str, clock: Callable[[], int], budget: _Budget, turns: _Turns
     ) -> list[BuildOutcome] | None:
-        """Take a few windows and build them one after another; None when there are none to take."""
+        """Take a few windows and build them one after another; None if there are none to take."""
         builders = self.dataset_builders
         builds = self._take(owner, clock(), budget, turns)
         if not builds:
@@ -145,7 +145,7 @@ class Builders:
             self._held[owner] = [build.key for build in builds]
         try:
             built = self._kernel(builds)
-        except BusyError as error:  # nobody's fault, and no try
+        except BusyError as error:  # not a failure, and not counted as an attempt
             log.info("%s", error)
             builders.state.release(owner)
             turns.drop(builds[0].key.stream)
@@ -158,8 +158,8 @@ class Builders:
         return outcomes
 
     def _take(self, owner: str, now: int, budget: _Budget, turns: _Turns) -> list[Build]:
-        """Some windows of the stream whose turn it is: the oldest, and of a long queue every other time the
-        newest, so that neither a stream nor what is live in it waits for the backlog of another."""
+        """Take some windows of the stream whose turn it is: the oldest, and of a long queue every other time
+        the newest, so that neither other streams nor current windows wait for a backlog."""
         builders = self.dataset_builders
         while (turn := turns.next()) is not None:
             name, number = turn
@@ -186,7 +186,7 @@ class Builders:
         return []
 
     def _void(self, now: int) -> dict[WindowKey, int]:
-        """Windows that other builders hold no more."""
+        """Windows whose leases other builders have lost."""
         held = self.dataset_builders.state.windows(phase=Phase.BUILDING)
         with self._guard:
             assert self._watch is not None, "building"
@@ -200,7 +200,7 @@ class Builders:
         for build in builds:
             if (
                 build.attempt > self.dataset_builders.settings.attempts
-            ):  # whoever tried so far did not live to say why
+            ):  # the earlier attempts ended without a reason: their process died
                 text = f"its builder died, {build.attempt - 1} times"
                 built[build.key] = BuiltWindow(build.key, None, text, 0.0, False)
         for name, everything in by_stream.items():
@@ -282,7 +282,7 @@ class Builders:
 
     @contextmanager
     def _renewing(self, clock: Callable[[], int]) -> Iterator[None]:
-        """While builders work, their leases are renewed; one that hangs with its process is not."""
+        """Renew the leases of builders while they work; those of a process that hangs expire."""
         done = threading.Event()
         lease = self.dataset_builders.settings.lease
 
@@ -312,7 +312,7 @@ def _selected(raw: Snapshot | None, span: Interval) -> list[Part]:
 
 
 class _Turns:
-    """Streams, one after the other, and again; each with the number of turns that it had."""
+    """Streams in turn, each with the number of turns it had."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = deque((name, 0) for name in names)
@@ -328,12 +328,12 @@ class _Turns:
 
     @property
     def least(self) -> int:
-        """How many turns each stream had that is left, at least."""
+        """The smallest number of turns that a remaining stream had."""
         with self._guard:
             return min((number for _, number in self._names), default=BOTH_ENDS)
 
     def drop(self, name: str) -> None:
-        """There is nothing to take from it."""
+        """Remove a stream that has nothing to take."""
         with self._guard:
             self._names = deque(one for one in self._names if one[0] != name)
 

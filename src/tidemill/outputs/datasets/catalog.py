@@ -1,6 +1,6 @@
-"""Which datasets stand in the warehouse, with a file of their own or without rows, and how one is read.
+"""Lists the datasets in the warehouse, with a file of their own or without rows, and opens them.
 
-It only reads, but for `drop_datasets`; what a window should be made of is decided elsewhere.
+It only reads, except for `drop_datasets`; what a window should contain is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.windows import Dataset, Window, WindowKey
-from tidemill.outputs.datasets.damage import checksum_of, repair_command
+from tidemill.outputs.datasets.checksums import FileChecksum, checksum_of
 from tidemill.outputs.datasets.dataset import (
     FIRST_LAYOUT,
     METADATA_KEY,
@@ -35,15 +35,15 @@ from tidemill.storage.tables.footers import fields_in, text_in
 
 @dataclass(frozen=True, slots=True)
 class DatasetFile:
-    """A dataset that can be read: its file, and its columns with all that is said of it."""
+    """A dataset that can be read: its file, and its columns with their metadata."""
 
     path: Path
     schema: pa.Schema
-    shared: bool = False  # the file is one of many windows, and says nothing of this one
+    shared: bool = False  # the file is shared by many windows, and has no metadata of this one
 
     @classmethod
     def at(cls, path: Path) -> DatasetFile:
-        """One that has a file of its own."""
+        """A dataset with a file of its own."""
         return cls(path, read_schema(path))
 
     @property
@@ -52,7 +52,7 @@ class DatasetFile:
 
 
 def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
-    """DamageError when the bytes are not those that were written, where it is known what those are."""
+    """Open a dataset. DamageError if the bytes are not those that were written."""
     path = warehouse / dataset.file
     check_bytes(warehouse, dataset)
     schema = read_schema(path)
@@ -76,7 +76,7 @@ def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
 
 
 def dataset_of(warehouse: Path, window: Window) -> Dataset:
-    """The newest dataset of a window, as its file or the log says; StorageError when they do not."""
+    """The newest dataset of a window, from its file or the log; StorageError if there is none."""
     assert window.file is not None, window
     if not layout.is_empty_dataset(window.file):
         return read_dataset(warehouse, window.file)
@@ -96,8 +96,8 @@ def datasets_of(warehouse: Path, stream: str, key: WindowKey | None = None) -> l
 
 
 def find_datasets(warehouse: Path, stream: str) -> Iterator[Dataset]:
-    """Those of all windows of a stream. Where two have one number, since a builder died or lost its lease
-    before it could say so, the file counts."""
+    """The datasets of all windows of a stream. If two have the same revision, because a builder died or lost
+    its lease before recording it, the one with a file counts."""
     taken: set[tuple[WindowKey, int]] = set()
     for dataset in find_files(warehouse, stream):
         taken.add((dataset.key, dataset.revision))
@@ -108,7 +108,7 @@ def find_datasets(warehouse: Path, stream: str) -> Iterator[Dataset]:
 
 
 def drop_datasets(warehouse: Path, stream: str, keys: Iterable[WindowKey]) -> None:
-    """All revisions of these windows go, for good."""
+    """Delete all revisions of these windows."""
     gone = list(keys)
     drop_files(warehouse, gone)
     empty_datasets(warehouse, stream).forget(gone)
@@ -123,28 +123,28 @@ def _is_whole(warehouse: Path, dataset: Dataset) -> bool:
 
 
 def _check_whole(path: Path) -> None:
-    """StorageError when a file that many share cannot be read; looked into once, until it changes."""
+    """StorageError if the shared file cannot be read; checked once, until it changes."""
     with storage_errors("read the dataset", path):
         there = path.stat()
     _check_once(path, there.st_ino, there.st_size, there.st_mtime_ns)
 
 
 def check_bytes(warehouse: Path, dataset: Dataset | Window) -> None:
-    """DamageError when the bytes of a dataset, or of the newest one of a window, are not those that were
-    written; read once by each process, and when the file was touched."""
-    if dataset.checksum is None or dataset.file is None:
+    """DamageError if the bytes of a dataset, or of the newest one of a window, are not those that were
+    written; each process reads a file once, and again when it was changed."""
+    if dataset.file is None:
         return
     path = warehouse / dataset.file
     with storage_errors("read the dataset", path):
         there = path.stat()
         found = _checksum_once(path, there.st_ino, there.st_size, there.st_mtime_ns)
-    if found != dataset.checksum:
+    if not found.is_whole(dataset.checksum):
         what = "the dataset has other bytes than were written"
-        raise DamageError(what, where=dataset.file, hint=repair_command(dataset.key))
+        raise DamageError(what, where=dataset.file, hint=f"`tidemill repair {dataset.key.stream}`")
 
 
 @lru_cache(maxsize=4096)
-def _checksum_once(path: Path, _inode: int, _size: int, _changed: int) -> str:
+def _checksum_once(path: Path, _inode: int, _size: int, _changed: int) -> FileChecksum:
     return checksum_of(path)
 
 

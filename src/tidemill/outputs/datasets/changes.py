@@ -1,7 +1,7 @@
-"""What changed from one revision of a window to another: rows that came, and rows that went. It only reads.
+"""Compares two revisions of a window: rows that were added, and rows that were removed. It only reads.
 
-Both files are in order of event time, so they are compared stretch by stretch, with a few record batches of
-each in memory. Rows are compared as a whole, as often as they are there.
+Both files are sorted by event time, so they are compared stretch by stretch, with a few record batches of
+each in memory. Rows are compared as a whole and counted with multiplicity.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RevisionChanges:
     added: int
     removed: int
     unchanged: int
-    columns: Sequence[str]  # that were compared: those that both have
+    columns: Sequence[str]  # that were compared: those that both revisions have
     rows: Sequence[tuple[str, dict[str, object]]]  # a page of changes, each `added` or `removed`, by time
     more: bool
 
@@ -58,7 +58,7 @@ class RevisionChanges:
 
 
 def chosen(revisions: Sequence[Dataset], old: int | None, new: int | None) -> tuple[Dataset | None, Dataset]:
-    """The two that are meant: by default the newest one and the one before it. Revision 0 is the empty
+    """The two revisions to compare: by default the newest and the one before it. Revision 0 is the empty
     dataset."""
     if not revisions:
         raise NotFoundError("the window has no dataset yet", hint="`tidemill window` says why it waits")
@@ -80,8 +80,8 @@ def chosen(revisions: Sequence[Dataset], old: int | None, new: int | None) -> tu
 def changes_between(
     warehouse: Path, old: Dataset | None, new: Dataset, tenant: str | None, offset: int, limit: int
 ) -> RevisionChanges:
-    """Counts of all, and of the changes those behind the first `offset`, at most `limit`; of one tenant, if
-    one is named."""
+    """Counts of all changes, and a page of them: those after the first `offset`, at most `limit`; of one
+    tenant if one is named."""
     names = _columns(warehouse, old, new)
     counts = {ADDED: 0, REMOVED: 0}
     unchanged = 0
@@ -103,7 +103,7 @@ def changes_between(
 
 
 def _columns(warehouse: Path, old: Dataset | None, new: Dataset) -> list[str]:
-    """Those that both have with the same type, in the order of the newer one."""
+    """Columns that both have with the same type, in the order of the newer one."""
     schema = open_dataset(warehouse, new).schema
     if old is None:
         return list(schema.names)
@@ -128,7 +128,7 @@ def _batches(
 
 
 def _stretches(old: Iterator[pa.Table], new: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """Rows of both up to the same instants, stretch after stretch: all rows of one instant are in one."""
+    """Rows of both, stretch by stretch up to the same instant; all rows of one instant are in one stretch."""
     left, right = _Pile(old), _Pile(new)
     while left.fill() | right.fill():
         ends = [pile.last for pile in (left, right) if not pile.over and pile.last is not None]
@@ -138,13 +138,13 @@ def _stretches(old: Iterator[pa.Table], new: Iterator[pa.Table]) -> Iterator[tup
         before, after = (empty if table is None else table for table in pair)
         if before.num_rows or after.num_rows:
             yield before, after
-        elif until is not None:  # one instant fills all that is held: more of it is needed
+        elif until is not None:  # all rows that are held have one instant: more are needed
             left.grow()
             right.grow()
 
 
 class _Pile:
-    """Rows of one file that were read and not compared yet."""
+    """Rows of one file that were read and are not compared yet."""
 
     def __init__(self, batches: Iterator[pa.Table]) -> None:
         self._batches = batches
@@ -153,7 +153,7 @@ class _Pile:
         self.over = False
 
     def fill(self) -> bool:
-        """Read on until enough is held; whether anything is."""
+        """Read until enough rows are held; whether there are any."""
         while not self.over and (self.rows is None or self.rows.num_rows < self._wanted):
             found = next(self._batches, None)
             self.over = found is None
@@ -172,7 +172,7 @@ class _Pile:
         return int(self.rows.column(_TIME)[self.rows.num_rows - 1].value)
 
     def take(self, until: int | None) -> pa.Table | None:
-        """Rows before an instant, or all."""
+        """The rows before an instant, or all."""
         if self.rows is None or until is None:
             taken, self.rows = self.rows, None
             return taken
@@ -183,7 +183,7 @@ class _Pile:
 
 
 def _compared(before: pa.Table, after: pa.Table) -> pa.Table:
-    """Rows of one that are not in the other, as often as that, with what became of them; by time."""
+    """Rows of one side that the other lacks, with multiplicity, each marked added or removed; by time."""
     if before.equals(after):
         empty = after.slice(0, 0)
         return empty.append_column(_CHANGED, pa.array([], pa.string()))

@@ -1,7 +1,7 @@
 """Finds which windows of a stream are stale or have become ready, and queues them.
 
-It enters new slices in the windows they touch and judges the windows that something happened to, or whose
-time has come: never all of them. It builds nothing.
+It assigns new slices to the windows they touch, and evaluates only the windows that changed or whose check
+time has come. It builds nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from tidemill.storage.tables.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 1_000  # slices laid, or windows judged, in one transaction
+AT_ONCE: Final = 1_000  # slices assigned, or windows evaluated, in one transaction
 
 
 @dataclass(slots=True)
 class Coordinated:
-    """What one look at the windows of a stream did."""
+    """What one coordination of a stream did."""
 
-    assigned: int = 0  # slices entered in their windows
+    assigned: int = 0  # slices assigned to their windows
     evaluated: int = 0
     queued: int = 0
     withdrawn: int = 0
@@ -72,21 +72,23 @@ class Coordinator:
         self.rules = rules
         self.state = state
         self._raw = raw
-        self._columns = columns  # of a dataset file, by name
-        self._expired = expired  # by slice, starts of the windows that its expired rows lay in
+        self._columns = columns  # the columns of a dataset file, by name
+        self._expired = expired  # by slice, the starts of the windows that its expired rows were in
 
     def coordinate(self, now: int, seen: int | None = None) -> Coordinated:
-        """Bring the queue up to date with the ledger and with `now`. `seen`: the newest place in the ledger
-        when the round began; None: the round begins here."""
+        """Bring the queue up to date with the ledger and with `now`. `seen` is the newest ledger offset when
+        the round began; None: now."""
         if any(entry.attempt for entry in self.state.slices(self.stream.name, SliceStatus.PENDING)):
-            return Coordinated()  # sent back by a retraction: windows have not lost what is on its way
+            # Slices were sent back by a retraction: windows must not lose what is about to return.
+            return Coordinated()
         done = Coordinated(assigned=self.assign())
         failpoint("windows.after_lay")
         if self.rules.by_watermark and self.rules.watermark is not None:
             self.state.reach(self.stream.name, WATERMARK, self.rules.watermark)
             self.state.recede(self.stream.name, self.rules.watermark)
         if self.rules.raw_from is not None:
-            for reason in (COVERAGE, GAP, WATERMARK):  # nothing that comes helps those that began before it
+            # No later slice can complete windows that began before it.
+            for reason in (COVERAGE, GAP, WATERMARK):
                 self.state.reach(self.stream.name, reason, self.rules.raw_from + self.rules.span - 1)
         while found := self.state.due(self.stream.name, now, AT_ONCE):
             pending = PendingSlices(self.state.undecided(self.stream.name), self.rules.future, seen)
@@ -97,13 +99,13 @@ class Coordinator:
                     _count(done, window, members, decision)
             if len(void) == len(
                 evaluated
-            ):  # builders moved all of them on meanwhile; the next round sees why
+            ):  # builders changed all of them meanwhile; the next round evaluates them
                 break
-        failpoint("windows.after_judge")
+        failpoint("windows.after_evaluate")
         return done
 
     def assign(self) -> int:
-        """Enter slices in the windows they touch; how many."""
+        """Assign slices to the windows they touch; how many."""
         name, assigned = self.stream.name, 0
         span, declared = self.rules.span, self.rules.declared
         known = self.state.layout(name)
@@ -129,13 +131,13 @@ class Coordinator:
         return replace(decision, events=[withdrawn(window.key, window.revision, reason, now)])
 
     def _kept(self, starts: Iterable[int]) -> Iterable[int]:
-        """Without windows whose datasets have expired."""
+        """The windows without those whose datasets have expired."""
         if self.rules.kept_from is None:
             return starts
         return [start for start in starts if not self.rules.is_forgotten(start)]
 
     def _assign(self, entries: Sequence[SliceEntry]) -> None:
-        """Enter slices in the windows that they touch: by declared bounds, by their rows, and by what they
+        """Assign slices to the windows they touch: by declared bounds, by their rows, and by what they
         cover."""
         span = self.rules.span
         windows = {entry.id: self._declared_windows(entry) for entry in entries}
@@ -160,8 +162,8 @@ class Coordinator:
         return set() if declared is None else set(windows_of(declared, self.rules.span))
 
     def _touched_before(self, entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, set[int]]]:
-        """Slices with rows that have expired, and the windows those touched. All of them are sealed, and
-        nothing tells any more how closely their rows lay."""
+        """Slices with expired rows, and the windows those touched. All of these windows are sealed; the times
+        of the rows are no longer known."""
         if not entries or self.rules.raw_from is None:
             return
         expired = self._expired()
@@ -169,7 +171,7 @@ class Coordinator:
             yield entry, set(expired.get(entry.id, ()))
 
     def _covered(self, times: Ints) -> dict[int, list[Interval]]:
-        """What rows at these times cover, by window."""
+        """The spans that rows at these times cover, by window."""
         if self.rules.coverage != OBSERVED:
             return {}
         found: dict[int, list[Interval]] = {}

@@ -1,58 +1,44 @@
-"""Datasets that somebody deleted or damaged, found without building them again.
+"""Finds deleted or damaged datasets without building them again.
 
-A file that has not been touched since it was built is known by its size and both its ends. One that has been
-is held against the checksum of what was written. It looks only; `verify` makes datasets again.
+A file that was not changed since it was built is recognised by its size and both its ends; one that was is
+compared with its checksum. It only reads; `verify` builds datasets again.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 from tidemill.model.windows import Window, WindowKey
+from tidemill.outputs.datasets.checksums import checksum_of
 from tidemill.storage.state.protocol import State
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 500  # datasets that one round looks at …
-WHILE_BUSY: Final = 50  # … and one that has other work to do, which should not wait for it
-READ_AT_ONCE: Final = 64 << 20  # bytes of datasets that one round reads to hold them against their checksums
-CHECKPOINT: Final = "@damage"  # where the next look begins; no window is called so
-MAGIC: Final = b"ARROW1"  # an Arrow file begins and ends with it
-_FIRST: Final = MIN_INSTANT - 400 * DAY  # no window starts before
-_PIECE: Final = 1 << 20
+AT_ONCE: Final = 500  # datasets that one round checks …
+WHILE_BUSY: Final = 50  # … and a round that has other work to do
+READ_AT_ONCE: Final = 64 << 20  # bytes that one round reads to compare checksums
+CHECKPOINT: Final = "@damage"  # name of the checkpoint of the next check; no window has this name
+MAGIC: Final = b"ARROW1"  # the first and last bytes of an Arrow file
+_FIRST: Final = MIN_INSTANT - 400 * DAY  # before the first possible window
 
-Touched = tuple[str, int, int, int]  # a file, and by what it is told that somebody wrote to it
-
-
-def checksum(content: bytes, before: int = 0) -> str:
-    return f"{zlib.crc32(content, before):08x}"
-
-
-def checksum_of(path: Path) -> str:
-    """Of the bytes of a file, which is read piece by piece."""
-    found = 0
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            found = zlib.crc32(piece, found)
-    return f"{found:08x}"
+Touched = tuple[str, int, int, int]  # a file, with what shows that it was written to
 
 
 @dataclass(slots=True)
 class DamageReading:
-    """Which files were read, whether they are whole, and how many bytes may still be read."""
+    """Which files were read, whether they are intact, and how many bytes may still be read."""
 
     known: dict[Touched, bool] = field(default_factory=dict)
-    left: int | None = None  # None: any number
+    left: int | None = None  # None: no limit
 
 
 def damage_of(warehouse: Path, window: Window, reading: DamageReading | None = None) -> str | None:
-    """What is wrong with the file of a window's newest dataset; None: it has none, or nothing is."""
+    """What is wrong with the file of a window's newest dataset; None if it has none or nothing is wrong."""
     if window.file is None:
         return None
     path = warehouse / window.file
@@ -72,8 +58,8 @@ def damage_of(warehouse: Path, window: Window, reading: DamageReading | None = N
 
 
 def _damage_inside(path: Path, there: os.stat_result, window: Window, reading: DamageReading) -> str | None:
-    """Of a file that was touched since it was built; read once, until it is touched again. (The time of its
-    last change cannot be set back, as that of its content can.)"""
+    """Damage of a file that was changed since it was built; read once, until it changes again. (Its change
+    time cannot be set back, unlike its modification time.)"""
     built = window.built_at
     if window.checksum is None or (built is not None and there.st_ctime_ns // 1000 <= built):
         return None
@@ -81,29 +67,29 @@ def _damage_inside(path: Path, there: os.stat_result, window: Window, reading: D
     if touched not in reading.known:
         if reading.left is not None:
             if reading.left < there.st_size:
-                return None  # another round reads it
+                return None  # a later round reads it
             reading.left -= there.st_size
-        reading.known[touched] = checksum_of(path) == window.checksum
+        reading.known[touched] = checksum_of(path).is_whole(window.checksum)
     return None if reading.known[touched] else "the file has other bytes than were written"
 
 
 def repair_command(key: WindowKey) -> str:
-    """What makes the dataset of a window again."""
+    """The command that builds the dataset of a window again."""
     return f"tidemill rebuild {key.stream} --window {format_instant(key.start)}"
 
 
 class DamageWatch:
-    """Looks at some datasets each round, and at all of them in turn; says once what it finds."""
+    """Checks some datasets each round, and all of them in turn; reports each finding once."""
 
     def __init__(self, warehouse: Path, state: State) -> None:
         self._warehouse = warehouse
         self._state = state
-        self._next: dict[str, int] = {}  # by stream: the start of the window that the next look begins with
+        self._next: dict[str, int] = {}  # by stream: the start of the window that the next check begins with
         self._damaged: dict[str, dict[WindowKey, str]] = {}
         self._reading = DamageReading()
 
     def look(self, stream: str, *, busy: bool = False) -> int:
-        """How many datasets of the stream are known to be damaged, after a look at the next few."""
+        """Check the next few datasets of the stream; how many are known to be damaged."""
         start = self._position(stream)
         limit = min(AT_ONCE, WHILE_BUSY) if busy else AT_ONCE
         page = self._state.windows(stream, None, Interval(start, MAX_INSTANT), limit=limit)
@@ -121,18 +107,18 @@ class DamageWatch:
         return len(known)
 
     def _position(self, stream: str) -> int:
-        """Where the last look ended, be it that of a process that is gone: with a process for each round,
-        all windows get their turn, too."""
+        """Where the last check ended, also that of an earlier process, so that all windows get their turn
+        even if each round is a process."""
         if stream not in self._next:
             self._next[stream] = int(self._state.checkpoints(stream).get(CHECKPOINT, _FIRST))
         return self._next[stream]
 
     def _move(self, stream: str, to: int) -> None:
-        """Where one look sees all windows there is nothing to remember."""
+        """Remember where the check ended, unless it covered all windows."""
         if to != self._next[stream]:
             self._next[stream] = to
             self._state.set_checkpoint(stream, CHECKPOINT, None if to == _FIRST else str(to))
 
     def _largest(self, page: list[Window]) -> int:
-        """Even the largest dataset is read, if it is the only one."""
+        """The size of the largest dataset, which is read even if it exceeds the limit."""
         return max((window.bytes or 0 for window in page), default=0)

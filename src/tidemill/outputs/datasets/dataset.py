@@ -1,7 +1,7 @@
-"""Dataset files: one Arrow IPC file per window and revision, which says of itself what it was made of.
+"""Dataset files: one Arrow IPC file per window and revision, with metadata about what it was made of.
 
-A file gets its name only when its bytes are durable, and no name is ever given twice. Nothing here decides
-what a window is made of.
+A file gets its final name only when its bytes are durable, and no name is used twice. What a window contains
+is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -28,10 +27,18 @@ from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
 from tidemill.model.windows import LEADING, Build, Dataset, DeltaStats, WindowKey
-from tidemill.outputs.datasets.damage import checksum_of
+from tidemill.outputs.datasets.checksums import FIELD, UNSET, checksum_of, state_in, stated_in
 from tidemill.outputs.datasets.order import LEAST_ROWS
 from tidemill.storage import layout as paths
-from tidemill.storage.files import locked_file, make_folder, remove_dead, storage_errors, sync_folder
+from tidemill.storage.bucket_path import local_copy, on_disk
+from tidemill.storage.files import (
+    locked_file,
+    make_folder,
+    remove_dead,
+    remove_tree,
+    storage_errors,
+    sync_folder,
+)
 from tidemill.storage.tables.footers import Footer, fields_in, number_in, text_in, texts_in
 
 log = logging.getLogger(__name__)
@@ -42,25 +49,27 @@ _KIND: Final = "dataset"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the rows of a dataset become bytes. A file says by which layout it was written; `verify` builds it
-    again by the same one."""
+    """How the rows of a dataset become bytes. A file records its layout; `verify` builds it again with the
+    same one."""
 
     number: int
     compression: str
     least_rows: int  # of a record batch that ends with its step
+    states_checksum: bool = True
 
 
-FIRST_LAYOUT: Final = Layout(1, "lz4", 1)  # of files that do not say which
-LAYOUT: Final = Layout(2, "zstd", LEAST_ROWS)
-LAYOUTS: Final = {layout.number: layout for layout in (FIRST_LAYOUT, LAYOUT)}
+FIRST_LAYOUT: Final = Layout(1, "lz4", 1, states_checksum=False)  # of files that do not record one
+SECOND_LAYOUT: Final = Layout(2, "zstd", LEAST_ROWS, states_checksum=False)
+LAYOUT: Final = Layout(3, "zstd", LEAST_ROWS)
+LAYOUTS: Final = {layout.number: layout for layout in (FIRST_LAYOUT, SECOND_LAYOUT, LAYOUT)}
 
 
 # -- what a file says of itself
 
 
 def dataset_schema(stream: Stream) -> pa.Schema:
-    """The columns of a stream's datasets: what every event has, then the declared fields in their order; of a
-    stream of deltas, what they do to which vector."""
+    """The columns of a stream's datasets: those of every event, then the declared fields in order; for a
+    delta stream, the vector and the operation."""
     fields = [
         pa.field("event_time", pa.timestamp("us", tz="UTC"), nullable=False),
         pa.field("tenant", pa.string(), nullable=False),
@@ -70,14 +79,14 @@ def dataset_schema(stream: Stream) -> pa.Schema:
         return pa.schema([*fields, *_delta_fields(stream.vector)])
     for name, declared in stream.fields.items():
         if name in LEADING:
-            continue  # it is that column
+            continue  # it is already that column
         kind = declared_column(stream, name).arrow
         fields.append(pa.field(name, kind, metadata=declared.notes or None))
     return pa.schema(fields)
 
 
 def _delta_fields(vector: Vector) -> list[pa.Field]:
-    """Each says which column of the records it was read from, and `values` of how many dimensions."""
+    """Each field records the column it was read from, and `values` its dimension."""
     read_from = {"vector_id": vector.id, "op": vector.op, "indices": vector.indices, "values": vector.values}
     types = {"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float64())}
     value = {name: {"column": column} for name, column in read_from.items()}
@@ -86,8 +95,8 @@ def _delta_fields(vector: Vector) -> list[pa.Field]:
 
 
 def columns_name(schema: pa.Schema) -> str:
-    """A name for the columns of a dataset: the same names, types and units, read from the same columns, in
-    the same order have the same one. Another description makes no other dataset."""
+    """Identifies the columns of a dataset: equal for the same names, types and units, read from the same
+    columns in the same order. Descriptions do not matter."""
     text = "\n".join(
         f"{one.name}\t{one.type}\t{one.nullable}"
         + "".join(
@@ -101,7 +110,7 @@ def columns_name(schema: pa.Schema) -> str:
 
 
 def columns_of_file(warehouse: Path, file: str) -> str | None:
-    """The same of a dataset that stands in the warehouse; None when it cannot be read."""
+    """The same for a dataset in the warehouse; None if it cannot be read."""
     try:
         return columns_name(read_schema(warehouse / file))
     except StorageError:
@@ -110,8 +119,8 @@ def columns_of_file(warehouse: Path, file: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DatasetFooter:
-    """What a dataset says of itself, in the metadata of its schema. (Where it is sealed depends on the order
-    of arrival: not that.)"""
+    """The metadata of a dataset, in its schema. (Not the offset of its seal, which depends on the order of
+    arrival.)"""
 
     key: WindowKey
     revision: int
@@ -121,8 +130,8 @@ class DatasetFooter:
     rows: int
     misfits: Mapping[str, int]  # column -> values its type cannot hold: null
     schema: Mapping[str, str]  # the types of the columns, as they are declared
-    layout: int  # by which its rows became bytes; the first one says no number
-    deltas: DeltaStats | None = None  # of a stream of deltas
+    layout: int  # number of its layout; the first layout has none
+    deltas: DeltaStats | None = None  # for a delta stream
 
     def to_footer(self) -> dict[str, object]:
         return {
@@ -144,7 +153,8 @@ class DatasetFooter:
 
     @staticmethod
     def from_footer(footer: Footer) -> DatasetFooter:
-        """StorageError for the file of all windows without rows, too: it says nothing of any of them."""
+        """Read the metadata. StorageError also for the shared file of windows without rows, which has
+        none."""
         misfits = fields_in(footer, "misfits") if "misfits" in footer else {}
         types = fields_in(footer, "schema") if "schema" in footer else {}
         deltas = footer.get("deltas")
@@ -164,17 +174,17 @@ class DatasetFooter:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a builder says of the rows it is about to write."""
+    """The metadata of the rows that a builder is about to write."""
 
     stream: Stream
     build: Build
     rows: int
     misfits: Mapping[str, int] = field(default_factory=dict)  # column -> values its type cannot hold: null
     layout: Layout = LAYOUT
-    deltas: DeltaStats | None = None  # of a stream of deltas, whose rows are one batch
+    deltas: DeltaStats | None = None  # for a delta stream, whose rows are one batch
 
     def schema(self, revision: int) -> pa.Schema:
-        """The columns, with everything there is to say of the file; the same content, the same text."""
+        """The columns with all metadata; equal contents give equal text."""
         build = self.build
         footer = DatasetFooter(
             key=build.key,
@@ -188,7 +198,8 @@ class Content:
             layout=self.layout.number,
             deltas=self.deltas,
         )
-        return dataset_schema(self.stream).with_metadata({METADATA_KEY: metadata_text(footer.to_footer())})
+        said = footer.to_footer() | ({FIELD: UNSET} if self.layout.states_checksum else {})
+        return dataset_schema(self.stream).with_metadata({METADATA_KEY: metadata_text(said)})
 
 
 def declared_types(stream: Stream) -> dict[str, str]:
@@ -200,22 +211,22 @@ def declared_types(stream: Stream) -> dict[str, str]:
 
 
 def metadata_text(said: Mapping[str, object]) -> bytes:
-    """The same for the same facts."""
+    """Metadata as text; equal for equal facts."""
     return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def read_schema(path: Path) -> pa.Schema:
-    """The columns of a dataset file, and what it says of itself; no row is read."""
+    """The columns and the metadata of a dataset file; no row is read."""
     with storage_errors("read the dataset", path):
         try:
-            with pa.OSFile(str(path)) as source, ipc.open_file(source) as reader:
+            with pa.OSFile(str(local_copy(path))) as source, ipc.open_file(source) as reader:
                 return reader.schema
         except pa.ArrowInvalid as error:
             raise foreign(path) from error
 
 
 def said_of_itself(path: Path, schema: pa.Schema | None = None) -> dict[str, object]:
-    """The metadata of a dataset file; StorageError when it is not one of ours."""
+    """The metadata of a dataset file; StorageError if it is not one of ours."""
     metadata = (schema or read_schema(path)).metadata or {}
     said: object = json.loads(metadata.get(METADATA_KEY, b"null"))
     if not isinstance(said, dict) or said.get("kind") != _KIND:
@@ -232,12 +243,12 @@ def foreign(path: Path) -> StorageError:
 
 
 def layout_of(path: Path) -> Layout:
-    """By which layout a dataset file was written."""
+    """The layout that a dataset file was written with."""
     return LAYOUTS[number_in(said_of_itself(path), "layout", FIRST_LAYOUT.number)]
 
 
 def read_dataset(warehouse: Path, file: str) -> Dataset:
-    """A dataset as its file says; `file` is relative to the warehouse."""
+    """The dataset that a file describes; `file` is relative to the warehouse."""
     return _dataset(warehouse, file, read_schema(warehouse / file))
 
 
@@ -266,11 +277,11 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
 
 
 def with_checksum(warehouse: Path, dataset: Dataset) -> Dataset:
-    """By the bytes as they are now, where nobody knows it."""
-    if dataset.checksum is not None:
-        return dataset
-    with storage_errors("read the dataset", warehouse / dataset.file):
-        return replace(dataset, checksum=checksum_of(warehouse / dataset.file))
+    """The dataset with the checksum that its file states, which a damaged file does not match; that of its
+    current bytes if the file states none."""
+    path = warehouse / dataset.file
+    with storage_errors("read the dataset", path):
+        return replace(dataset, checksum=stated_in(path) or checksum_of(path).found)
 
 
 def _delta_stats(said: object) -> DeltaStats | None:
@@ -281,7 +292,7 @@ def _delta_stats(said: object) -> DeltaStats | None:
 
 
 def revisions(warehouse: Path, key: WindowKey) -> list[int]:
-    """Of the files that a window has, ascending."""
+    """The revisions for which a window has files, ascending."""
     return _revisions(warehouse / paths.dataset_folder(key))
 
 
@@ -292,7 +303,7 @@ def _revisions(folder: Path) -> list[int]:
 
 
 def find_files(warehouse: Path, stream: str, key: WindowKey | None = None) -> Iterator[Dataset]:
-    """The datasets of a stream that have files of their own, or those of one window, without damaged ones."""
+    """The datasets of a stream, or of one window, that have files of their own; damaged ones are left out."""
     if key is not None:
         folders = [warehouse / paths.dataset_folder(key)]
     else:
@@ -309,12 +320,12 @@ def find_files(warehouse: Path, stream: str, key: WindowKey | None = None) -> It
 
 
 def drop_files(warehouse: Path, keys: Iterable[WindowKey]) -> None:
-    """The files of these windows go, for good."""
+    """Delete the files of these windows."""
     for key in keys:
         folder = warehouse / paths.dataset_folder(key)
         with storage_errors("remove the datasets", folder):
             if folder.is_dir():
-                shutil.rmtree(folder)
+                remove_tree(folder)
 
 
 # -- writing one
@@ -323,8 +334,8 @@ def drop_files(warehouse: Path, keys: Iterable[WindowKey]) -> None:
 def published(
     warehouse: Path, stream: Stream, build: Build, recorded: Iterable[Dataset] = ()
 ) -> tuple[int, Dataset | None]:
-    """The revision that a build gets; and the dataset itself, when a builder that died had published it, in a
-    file or, without rows, as one of those `recorded`."""
+    """The revision that a build gets; and the dataset, if a builder that died had already published it in a
+    file or, without rows, among those `recorded`."""
     revision, without_rows = build.revision, {one.revision: one for one in recorded}
     wanted = columns_name(dataset_schema(stream))
     while True:
@@ -334,21 +345,26 @@ def published(
             return revision, None
         try:
             found = read_dataset(warehouse, file) if has_file else without_rows[revision]
-        except StorageError:  # damaged: it stays, and the revision after it is made
+        except StorageError:  # damaged: it stays, and the next revision is made
             revision += 1
             continue
         same = found.hash == build.desired and (found.sealed is None) == (build.seal is None)
-        if same and found.columns == wanted:
+        if same and found.columns == wanted and _is_whole(warehouse / found.file):
             return revision, with_checksum(warehouse, replace(found, sealed=build.seal))
         revision += 1
 
 
+def _is_whole(path: Path) -> bool:
+    with storage_errors("read the dataset", path):
+        return checksum_of(path).is_whole()
+
+
 def make_folders(warehouse: Path, stream: str, keys: Iterable[WindowKey]) -> None:
-    """The folders of windows, durable: their names are synced once for all of them."""
+    """Create the folders of windows, durably: they are synced once for all."""
     top = warehouse / paths.datasets(stream)
     make_folder(top, top=warehouse)
     folders = [warehouse / paths.dataset_folder(key) for key in keys]
-    missing = [folder for folder in folders if not folder.is_dir()]
+    missing = [folder for folder in folders if not on_disk(folder).is_dir()]
     for folder in missing:
         with storage_errors("create the folder", folder):
             folder.mkdir(exist_ok=True)
@@ -359,9 +375,9 @@ def make_folders(warehouse: Path, stream: str, keys: Iterable[WindowKey]) -> Non
 def write_dataset(
     warehouse: Path, content: Content, revision: int, batches: Iterable[pa.RecordBatch]
 ) -> tuple[Dataset, bool]:
-    """Write and publish a dataset as `revision`, or the next number that is free; its folder is there.
+    """Write and publish a dataset as `revision`, or the next free number; its folder exists.
 
-    True beside it when another builder published the same meanwhile, which then stands.
+    The second value is True if another builder published the same dataset meanwhile, which is then kept.
     """
     key = content.build.key
     with ExitStack() as stack:
@@ -371,9 +387,9 @@ def write_dataset(
         assert rows == content.rows, (key, rows, content.rows)
         while True:
             with storage_errors("make durable", temporary):
+                checksum = state_in(temporary)
                 os.fsync(lock)
                 size = os.fstat(lock).st_size
-                checksum = checksum_of(temporary)
             failpoint("dataset.after_temp")
             file = paths.dataset(key, revision)
             if _link(temporary, warehouse / file):
@@ -387,18 +403,18 @@ def write_dataset(
             revision, found = published(warehouse, content.stream, content.build)
             if found is not None:
                 return found, True
-            # The number is taken, and the file says it: the same rows once more, under the next one.
+            # The number is taken, and the file contains it: write the same rows again under the next one.
             source = temporary
             temporary, lock = stack.enter_context(_temporary(warehouse, key.stream))
             with storage_errors("write the dataset", temporary):
                 _write(temporary, content, revision, read_batches(source))
 
 
-def _write(path: Path, content: Content, revision: int, batches: Iterable[pa.RecordBatch]) -> int:
-    # One thread: a builder is one of several, and each has its core.
+def _write(temporary: Path, content: Content, revision: int, batches: Iterable[pa.RecordBatch]) -> int:
+    # One thread: several builders run at once, each on a core.
     options = ipc.IpcWriteOptions(compression=content.layout.compression, use_threads=False)
     schema, rows = content.schema(revision), 0
-    with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, schema, options=options) as writer:
+    with pa.OSFile(str(temporary), "wb") as sink, ipc.new_file(sink, schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
             rows += batch.num_rows
@@ -406,10 +422,10 @@ def _write(path: Path, content: Content, revision: int, batches: Iterable[pa.Rec
 
 
 def _link(temporary: Path, target: Path) -> bool:
-    """Give the file its name; False when somebody has it. A link, since a rename would overwrite."""
+    """Give the file its name; False if that exists. A link, since a rename would overwrite."""
     with storage_errors("publish the dataset", target):
         try:
-            os.link(temporary, target)
+            target.hardlink_to(temporary)
         except FileExistsError:
             return False
     sync_folder(target.parent)
@@ -420,7 +436,7 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
     """The rows of a dataset file, one record batch in memory at a time."""
     with storage_errors("read the dataset", path):
         try:
-            with pa.OSFile(str(path)) as source, ipc.open_file(source) as reader:
+            with pa.OSFile(str(local_copy(path))) as source, ipc.open_file(source) as reader:
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
         except pa.ArrowInvalid as error:
@@ -432,8 +448,8 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _temporary(warehouse: Path, stream: str) -> Iterator[tuple[Path, int]]:
-    """A file in staging that is locked while its writer lives: the lock, not a name or a clock, tells
-    whether it is a leftover."""
+    """A file in staging that is locked while its writer lives: the lock, not a name or a clock, shows whether
+    it is a leftover."""
     folder = paths.dataset_staging(warehouse, stream)
     make_folder(folder, top=warehouse)
     with storage_errors("write the dataset", folder):
@@ -446,7 +462,7 @@ def _temporary(warehouse: Path, stream: str) -> Iterator[tuple[Path, int]]:
 
 
 def clean_temporaries(warehouse: Path, stream: str) -> int:
-    """Remove what builders that died left in staging; how many files. Those being written are locked and
+    """Remove what builders that died left in staging; how many files. Files being written are locked and
     stay, so this may run at any time, beside any builder."""
     folder = paths.dataset_staging(warehouse, stream)
     with storage_errors("clean up", folder):

@@ -1,6 +1,6 @@
-"""The files of datasets, and how they are held against their checksums.
+"""Compares the files of datasets with their checksums.
 
-The state has the checksum of the newest dataset of each window; those that it replaced have none.
+Each file states its own; the state knows that of the newest dataset of each window.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from tidemill.model.damage import FileKind
 from tidemill.model.errors import DamageError
 from tidemill.model.windows import Window, WindowKey
-from tidemill.outputs.datasets.damage import checksum_of
+from tidemill.outputs.datasets.checksums import checksum_of
 from tidemill.outputs.datasets.empty import EmptyDatasets
 from tidemill.storage import layout
 from tidemill.storage.scrubbing import StoredFile
@@ -28,7 +28,8 @@ def dataset_files(warehouse: Path, stream: str, state: State) -> Iterator[Stored
         )  # fmt: skip
     for path in (warehouse / layout.datasets(stream)).glob("*/*.arrow"):
         if layout.dataset_revision(path.name) and path.relative_to(warehouse).as_posix() not in newest:
-            yield StoredFile(warehouse, path, FileKind.DATASET, stream, lambda _: False, lambda: False)
+            check = partial(_check_replaced, warehouse)
+            yield StoredFile(warehouse, path, FileKind.DATASET, stream, check, path.exists)
     log = layout.empty_datasets_log(layout.empty_datasets(warehouse, stream))
     shared = [window for file, window in newest.items() if layout.is_empty_dataset(file)]
     if shared or log.exists():
@@ -43,11 +44,19 @@ def _check(window: Window, path: Path) -> bool:
     name = str(window.file)
     if window.bytes is not None and size != window.bytes:
         raise DamageError(f"the file has {size} bytes, and {window.bytes} were written", where=name)
-    if window.checksum is None:
-        return False
-    if checksum_of(path) != window.checksum:
+    found = checksum_of(path)
+    if not found.is_whole(window.checksum):
         raise DamageError("the file has other bytes than were written", where=name)
-    return True
+    return bool(found.stated) or window.checksum is not None
+
+
+def _check_replaced(warehouse: Path, path: Path) -> bool:
+    """A revision that a newer one replaced. It may be deleted meanwhile: then it has expired."""
+    found = checksum_of(path)
+    if not found.is_whole():
+        name = path.relative_to(warehouse).as_posix()
+        raise DamageError("the file has other bytes than were written", where=name)
+    return bool(found.stated)
 
 
 def _is_newest(state: State, key: WindowKey, file: str) -> bool:
@@ -56,7 +65,7 @@ def _is_newest(state: State, key: WindowKey, file: str) -> bool:
 
 
 def _check_recorded(warehouse: Path, stream: str, state: State, log: Path) -> bool:
-    """The log of datasets without rows: its lines follow each other, and those that count are in it."""
+    """Check the log of datasets without rows: its lines form a chain, and the current ones are in it."""
     recorded = EmptyDatasets(warehouse, stream)
     is_chained = recorded.is_chained
     for window in state.windows(stream):
@@ -69,7 +78,7 @@ def _check_recorded(warehouse: Path, stream: str, state: State, log: Path) -> bo
 
 
 def _is_damaged(check: partial[bool], log: Path) -> bool:
-    """Asked again: the log may have been written again in between."""
+    """Check again: the log may have been rewritten meanwhile."""
     try:
         check(log)
     except (DamageError, FileNotFoundError):

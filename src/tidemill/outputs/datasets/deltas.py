@@ -1,7 +1,7 @@
-"""Datasets of a stream of deltas: the deltas of a window as one batch, merged where no bit changes.
+"""Datasets of a delta stream: the deltas of a window as one batch, merged where that changes no bit.
 
-Which rows are merged follows from the deltas of the window alone, never from where they were read. All deltas
-of a vector that lie in one window are in memory together.
+Which rows are merged depends only on the deltas of the window, not on where they were read. All deltas of a
+vector in one window are in memory together.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tidemill.config.vectors import Vector
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
-from tidemill.formats.delta_arrays import changes_of, coded, deltas_from_rows, deltas_of_raw, order_of, taken
+from tidemill.formats.delta_arrays import Deltas, changes_of, coded, deltas_from_rows, order_of, taken
 from tidemill.formats.delta_merging import merged
 from tidemill.model.windows import DeltaStats
 from tidemill.outputs.datasets.order import times
 
 
-def delta_columns(batch: pa.RecordBatch, vector: Vector) -> list[pa.Array]:
-    """The columns of a dataset that the payloads of rows of raw say: which vector, and what becomes of it."""
-    deltas = deltas_of_raw(batch, vector)
+def delta_columns(deltas: Deltas) -> list[pa.Array]:
+    """The columns of a dataset that deltas are: the vector, and the operation on it."""
     return [deltas.names.take(pa.array(deltas.vectors)), *changes_of(deltas).values()]
 
 
 def vector_parts(rows: pa.Table, parts: Ints) -> Ints:
-    """For each row one of so many parts: the same for all deltas of a vector."""
+    """The part of each row, of so many parts: the same for all deltas of a vector."""
     names, vectors = coded(one(rows.column("vector_id")))
     digests = np.array([zlib.crc32(name.encode()) for name in names.to_pylist()], np.int64)
     found: Ints = digests[vectors] % parts
@@ -37,8 +35,8 @@ def vector_parts(rows: pa.Table, parts: Ints) -> Ints:
 
 
 def as_batch(rows: pa.Table) -> tuple[pa.Table, DeltaStats]:
-    """Rows of one window with all deltas of their vectors, merged, in any order; and what they were. A row
-    that stands for several deltas has the time, the id and the place of the last."""
+    """Rows of one window with all deltas of their vectors, merged, in any order; and statistics of what was
+    merged. A merged row has the time, the id and the position of its last delta."""
     renamed = {"event_time": "ts", "event_id": "delta_id"}
     names = [renamed.get(name, name) for name in rows.column_names]
     deltas = deltas_from_rows(rows.rename_columns(names))
@@ -63,7 +61,7 @@ def _keys(rows: pa.Table) -> Ints:
 
 
 def together(stats: Iterable[DeltaStats]) -> DeltaStats:
-    """Of parts of a window that have no vector in common."""
+    """The statistics of parts of a window that have no vector in common."""
     all_of_them: Sequence[DeltaStats] = list(stats)
     return DeltaStats(
         sum(one.received for one in all_of_them),

@@ -1,8 +1,8 @@
-"""Datasets without rows: recorded in a log of their stream, with one file for all of them.
+"""Datasets without rows: recorded in a log of their stream, with one shared file.
 
-A year of nothing would be thousands of files that say nothing. What each of them would say of itself is in a
-line of the log; the file that all share has their columns and no rows, so whoever opens it reads the right
-thing. A recorded revision is never changed. Nothing here decides what a window is made of.
+A year without events would otherwise be thousands of empty files. The metadata of each dataset is in a line
+of the log; the shared file has their columns and no rows, so that opening it gives the right result. A
+recorded revision is never changed. What a window contains is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemill.config.stream import Stream
 from tidemill.model.errors import DamageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.windows import Dataset, DeltaStats, WindowKey
-from tidemill.outputs.datasets.damage import checksum
+from tidemill.outputs.datasets.checksums import checksum
 from tidemill.outputs.datasets.dataset import (
     LAYOUT,
     METADATA_KEY,
@@ -37,19 +37,19 @@ from tidemill.outputs.datasets.dataset import (
     metadata_text,
 )
 from tidemill.storage import layout
-from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
+from tidemill.storage.files import append, atomic_write, make_folder, storage_errors
 from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, chained_all
 
-NO_DELTAS: Final = DeltaStats(0, 0, None, None)  # of a stream of deltas
+NO_DELTAS: Final = DeltaStats(0, 0, None, None)  # for a delta stream
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Datasets of windows that follow each other and have everything else in common."""
+    """Datasets of consecutive windows that are equal in everything else."""
 
     first: WindowKey
     count: int
-    like: Dataset  # what the first of them is
+    like: Dataset  # the first of them
 
     def keys(self) -> Iterator[WindowKey]:
         span = self.first.span
@@ -98,7 +98,7 @@ class EmptyDatasets:
         return sorted(found, key=lambda dataset: (dataset.key, dataset.revision))
 
     def record(self, contents: Sequence[tuple[Content, int]]) -> list[Dataset]:
-        """Make datasets without rows durable, each as the revision given, or the next number that is free."""
+        """Make datasets without rows durable, each as the given revision or the next free number."""
         stream = contents[0][0].stream
         make_folder(self._folder, top=self._warehouse)
         file, size, summed = self._shared_file(stream)
@@ -111,7 +111,7 @@ class EmptyDatasets:
         return made
 
     def forget(self, keys: Collection[WindowKey]) -> None:
-        """All revisions of these windows go, for good."""
+        """Delete all revisions of these windows."""
         gone = set(keys)
         with self._guard:
             self._refresh()
@@ -137,24 +137,10 @@ class EmptyDatasets:
         with self._guard:
             self._refresh()
             content, _ = chained_all(self._chain.head, map(_line, _grouped(datasets)))
-        with storage_errors("record empty datasets", self._path):
-            created = not self._path.exists()
-            with self._path.open("ab") as file:
-                os.ftruncate(file.fileno(), self._read[1])  # a crash may have torn what is behind
-                size = file.seek(0, os.SEEK_END)
-                try:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                except OSError:
-                    os.ftruncate(file.fileno(), size)
-                    raise
-        if created:
-            sync_folder(self._folder)
+        append(self._path, content, self._read[1], "record empty datasets")
 
     def _shared_file(self, stream: Stream) -> tuple[str, int, str]:
-        """The file that stands for all of them, written if it is not there as it should be; its size and its
-        checksum."""
+        """The shared file, written if it is missing or wrong; its size and its checksum."""
         content = shared_content(stream)
         name = hashlib.sha256(content).hexdigest()[:16]
         path = layout.empty_dataset(self._folder, name)
@@ -171,7 +157,7 @@ class EmptyDatasets:
             storage_errors("lock", self._folder),
             layout.empty_datasets_lock(self._folder).open("ab") as file,
         ):
-            fcntl.flock(file, fcntl.LOCK_EX)  # let go when the file is closed, also by a crash
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a crash
             yield
 
     # -- reading
@@ -194,8 +180,9 @@ class EmptyDatasets:
         for number, text in enumerate(texts):
             record = self._parsed(text) if text.endswith(b"\n") else None
             if record is None and not any(map(self._parsed, texts[number + 1 :])):
-                return  # a crash tore it, or somebody is writing it
-            skipped = record is None and not self._chain.is_chained  # earlier versions went on behind that
+                return  # torn by a crash, or being written
+            # Earlier versions continued after a torn line.
+            skipped = record is None and not self._chain.is_chained
             if (record is None and not skipped) or not self._chain.read(text):
                 line = self._chain.head.lines + 1
                 self._start((0, 0))
@@ -209,7 +196,7 @@ class EmptyDatasets:
         self._read, self._records, self._chain = read, {}, ChainReader()
 
     def _parsed(self, text: bytes) -> Record | None:
-        """None for what a crash tore off."""
+        """The record of a line; None if a crash tore it."""
         try:
             said = json.loads(text)
             first = WindowKey(self._stream, int(said["start"]), int(said["span"]))
@@ -232,7 +219,7 @@ class EmptyDatasets:
 
 @cache
 def empty_datasets(warehouse: Path, stream: str) -> EmptyDatasets:
-    """One for all that ask in this process."""
+    """The log of a stream; one object for the whole process."""
     return EmptyDatasets(warehouse, stream)
 
 
@@ -248,7 +235,7 @@ def shared_content(stream: Stream) -> bytes:
 
 
 def _grouped(datasets: Iterable[Dataset]) -> Iterator[Record]:
-    """Neighbours that differ in nothing but their window, as one record."""
+    """Neighbours that differ only in their window, as one record."""
     open_: Record | None = None
     for dataset in sorted(datasets, key=lambda one: (one.revision, one.key)):
         if open_ is not None:

@@ -1,6 +1,7 @@
-"""Datasets as one file of a format that others ask for: Parquet, Arrow or CSV.
+"""Exports datasets as one Parquet, Arrow or CSV file.
 
-A few record batches are in memory at a time, never a whole dataset; the target appears whole or not at all.
+A few record batches are in memory at a time, never a whole dataset; the target appears completely or not at
+all.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ def export_datasets(
 
 
 def export_name(dataset: Dataset) -> str:
-    """Of the file that an export makes when only a folder was named: stream, window, revision."""
+    """The file name if only a folder was named: stream, window, revision."""
     return f"{dataset.key.stream}_{Path(layout.dataset_folder(dataset.key)).name}_r{dataset.revision}"
 
 
 def _schema_of(files: Sequence[DatasetFile]) -> pa.Schema:
-    """The columns that all of them have; what is said of one file, or of each of several."""
+    """The columns that all datasets have; with the metadata of the file, or of each of several."""
     first = files[0]
     for file in files:
         if not file.schema.equals(first.schema):

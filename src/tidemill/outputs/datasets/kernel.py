@@ -1,6 +1,6 @@
 """The building kernel: windows in, dataset files out, one after another.
 
-Windows that share parts share the reading. Memory is bounded whatever the size of a window; the rows and the
+Windows that share parts are read together. Memory is bounded whatever the size of a window; the rows and the
 bytes of a dataset depend on its slices only. It never touches the state: the driver commits.
 """
 
@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -35,11 +34,12 @@ from tidemill.outputs.datasets.empty import empty_datasets
 from tidemill.outputs.datasets.order import STEP, Run, arranged, batches, times, whole
 from tidemill.outputs.datasets.raw import RawParts, Recent, RowPiece, WindowRowReader, wanted
 from tidemill.outputs.datasets.spill import MOST_BUCKETS, Spill
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.files import make_folder
 from tidemill.storage.layout import dataset_staging
 
-_CELLS: Final = 1 << 16  # of the histogram by which the rows of a group are parted
-_TOGETHER: Final = 128  # windows of one group at most
+_CELLS: Final = 1 << 16  # cells of the histogram by which the rows of a group are partitioned
+_TOGETHER: Final = 128  # windows in one group at most
 _TROUBLE: Final = (TidemillError, OSError, pa.ArrowException, MemoryError)
 
 
@@ -47,8 +47,8 @@ _TROUBLE: Final = (TidemillError, OSError, pa.ArrowException, MemoryError)
 class Sizes:
     """What is held at once, in bytes."""
 
-    memory: int = 64 << 20  # of raw (unpacked) whose rows are held in memory, not spilled
-    bucket: int = 16 << 20  # of spilled rows taken up at once
+    memory: int = 64 << 20  # of unpacked raw whose rows are held in memory instead of spilled
+    bucket: int = 16 << 20  # of spilled rows read at once
     buffer: int = 32 << 20  # of rows on their way to disk
     batch: int = 8 << 20  # of raw read at once
 
@@ -78,7 +78,7 @@ class BuiltWindow:
     dataset: Dataset | None
     error: str | None
     seconds: float
-    adopted: bool  # it stood there already, published by a builder that died before it could say so
+    adopted: bool  # it already existed, published by a builder that died before recording it
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class _Task:
 
 
 def build_windows(unit: BuildUnit) -> Iterator[BuiltWindow]:
-    """Build each window, in order. One that cannot be built says why, and the others go on."""
+    """Build each window, in order. One that cannot be built gives its error, and the others continue."""
     parts = RawParts()
     group: list[_Task] = []
     for window in unit.windows:
@@ -120,7 +120,7 @@ def _task(unit: BuildUnit, window: WindowUnit, parts: RawParts) -> _Task | Datas
     build = window.build
     assert build.key.stream == unit.stream.name, build.key
     assert set_hash(member.name for member in build.members) == build.desired, build.key
-    warehouse = Path(unit.warehouse)
+    warehouse = warehouse_path(unit.warehouse)
     recorded = empty_datasets(warehouse, unit.stream.name).of(build.key)
     revision, existing = published(warehouse, unit.stream, build, recorded)
     if existing is not None:
@@ -129,8 +129,8 @@ def _task(unit: BuildUnit, window: WindowUnit, parts: RawParts) -> _Task | Datas
 
 
 def _shares(unit: BuildUnit, group: Sequence[_Task], task: _Task) -> bool:
-    """Whether a window is read together with those before it: when all that is read fits in memory, or when
-    it needs nothing that they do not need anyway."""
+    """Whether a window is read together with those before it: if everything fits in memory, or if it needs
+    only what they need anyway."""
     if len(group) >= _TOGETHER or task.build.key.start < group[-1].build.key.end:
         return False
     known = {piece for other in group for piece in other.pieces}
@@ -150,7 +150,7 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
             stack.close()
             if len(group) == 1:
                 yield _failed(group[0].build, error, began)
-            else:  # each by itself: only those that need what cannot be read shall fail
+            else:  # one by one, so that only those fail that need what cannot be read
                 for task in group:
                     yield from _build_group(unit, [task])
             return
@@ -170,8 +170,8 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
 
 
 def _record_empty(unit: BuildUnit, group: Sequence[_Task], rows: _Rows) -> dict[WindowKey, Dataset]:
-    """The datasets of windows without rows, which are recorded together; folders for those of the others."""
-    warehouse, name = Path(unit.warehouse), unit.stream.name
+    """Record the datasets without rows together; make folders for the others."""
+    warehouse, name = warehouse_path(unit.warehouse), unit.stream.name
     held = rows.reader.counts.tolist()
     make_folders(warehouse, name, [task.build.key for task, n in zip(group, held, strict=True) if n])
     without = [
@@ -189,7 +189,7 @@ def _write(unit: BuildUnit, task: _Task, rows: _Rows, number: int) -> tuple[Data
         misfits = rows.reader.misfits[number]
         content = Content(unit.stream, task.build, found.count, misfits, layout, found.deltas)
         written = batches(found.runs, dataset_schema(unit.stream), unit.step, layout.least_rows)
-        return write_dataset(Path(unit.warehouse), content, task.revision, written)
+        return write_dataset(warehouse_path(unit.warehouse), content, task.revision, written)
 
 
 def _failed(build: Build, error: BaseException, began: float) -> BuiltWindow:
@@ -204,11 +204,11 @@ class _WindowRows:
 
     count: int
     runs: Iterable[Run]
-    deltas: DeltaStats | None = None  # what they were merged from, in a stream of deltas
+    deltas: DeltaStats | None = None  # what they were merged from, in a delta stream
 
 
 class _Rows:
-    """The rows of a group of windows, typed: in memory, or set down on disk where they are too many."""
+    """The typed rows of a group of windows: in memory, or spilled to disk if they are too many."""
 
     def __init__(self, unit: BuildUnit, group: Sequence[_Task], stack: ExitStack) -> None:
         self._sizes = unit.sizes
@@ -216,7 +216,7 @@ class _Rows:
         wants = wanted([task.build for task in group])
         self.reader = WindowRowReader(unit.stream, wants, unit.sizes.batch, unit.recent)
         self._spill: Spill | None = None
-        warehouse = Path(unit.warehouse)
+        warehouse = warehouse_path(unit.warehouse)
         pieces = sorted({piece for task in group for piece in task.pieces}, key=_position)
         if sum(piece.size for piece in pieces) > self._sizes.memory:
             histogram = _Histogram(self.reader, pieces)
@@ -231,7 +231,7 @@ class _Rows:
         self._sorted = times(self._table)[self._by_time]
 
     def _set_down(self, histogram: _Histogram, stack: ExitStack) -> None:
-        """By time; deltas by vector, since all of a vector are merged together."""
+        """Spill rows by time; deltas by vector, since all deltas of a vector are merged together."""
         table, self._buckets = histogram.buckets(self._sizes.bucket)
         self._in_time: Callable[[Ints, Ints], Ints] = lambda at, window: table[histogram.cells(at, window)]
         self._spill = stack.enter_context(self._spilled(self._buckets[-1].stop))
@@ -248,7 +248,7 @@ class _Rows:
         return Spill(self._folder, self.reader.schema, buckets, self._sizes.buffer)
 
     def of_window(self, number: int, stack: ExitStack) -> _WindowRows:
-        """The rows of the dataset of a window of the group; what they need is there until the stack ends."""
+        """The rows of the dataset of a window in the group; their resources are freed when the stack ends."""
         if self._spill is not None and self._are_deltas:
             return self._merged_on_disk(self._spill, number, stack)
         if self._spill is not None:
@@ -262,7 +262,7 @@ class _Rows:
         return _WindowRows(int(high - low), [arranged(self._table, self._by_time[low:high])])
 
     def _merged_on_disk(self, by_vector: Spill, number: int, stack: ExitStack) -> _WindowRows:
-        """Some vectors after the others are merged, and what is left of them is set down by time."""
+        """Merge the deltas of some vectors at a time, and spill the result by time."""
         buckets = self._buckets[number]
         in_time = stack.enter_context(self._spilled(len(buckets)))
         stats = []
@@ -281,7 +281,7 @@ def _position(piece: RowPiece) -> tuple[str, int]:
 
 
 class _Histogram:
-    """How many rows a group of windows has in each of many small cells of time: where to part them."""
+    """How many rows a group of windows has in each of many small cells of time, to partition them."""
 
     def __init__(self, reader: WindowRowReader, pieces: Sequence[RowPiece]) -> None:
         self._starts, ends = reader.wanted.starts, reader.wanted.ends
@@ -295,17 +295,17 @@ class _Histogram:
                 cells = self.cells(time_of, window)
                 self._rows += np.bincount(cells, minlength=self._rows.size)
                 found[piece] = found.get(piece, 0) + int(window.size)
-        self.pieces = [piece for piece in pieces if piece in found]  # those that do hold a wanted row
+        self.pieces = [piece for piece in pieces if piece in found]  # only those that hold a row of a window
         self.size = sum(piece.size * rows // piece.rows for piece, rows in found.items())
 
     def cells(self, time_of: Ints, window: Ints) -> Ints:
-        """The cell of each row: cells of one window after those of the one before it."""
+        """The cell of each row; the cells of a window follow those of the window before it."""
         found: Ints = window * self._per_window + (time_of - self._starts[window]) // self._widths[window]
         return found
 
     def buckets(self, bucket_bytes: int) -> tuple[Ints, list[range]]:
-        """The bucket of each cell, and the buckets of each window: about as large as asked for, not too many
-        of them, and none with rows of two windows."""
+        """The bucket of each cell, and the buckets of each window: about the size asked for, not too many,
+        and none with rows of two windows."""
         most = max(1, MOST_BUCKETS - self._windows)
         target = max(1, -(-self.size // max(1, min(most, -(-self.size // bucket_bytes)))))
         per_row = self.size / max(1, int(self._rows.sum()))
@@ -315,7 +315,7 @@ class _Histogram:
             cells = slice(number * self._per_window, (number + 1) * self._per_window)
             before = np.cumsum(self._rows[cells]) - self._rows[cells]
             inside = (before * per_row // target).astype(np.int64)
-            _, inside = np.unique(inside, return_inverse=True)  # a full cell may leave numbers out
+            _, inside = np.unique(inside, return_inverse=True)  # renumber, since a full cell may skip numbers
             bucket[cells] = first + inside
             ranges.append(range(first, first + int(inside[-1]) + 1))
             first = ranges[-1].stop

@@ -1,6 +1,6 @@
-"""Keeps the windows of a project: coordinators, builders and exports, wired to its tables.
+"""Coordinators, builders and exports of a project, wired to its tables.
 
-It takes no lock of its own: coordinating happens inside a tick, and building is kept apart by leases.
+It takes no lock of its own: coordination happens inside a round, and leases separate builders.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AT_ONCE: Final = 512  # windows that a builder beside the daemon builds before it looks up
+AT_ONCE: Final = 512  # windows that a builder beside the daemon builds before it checks the queue again
 
 
 class DatasetBuilders:
@@ -61,10 +61,10 @@ class DatasetBuilders:
         self._declared = {n: s for n, s in project.streams.items() if s.aggregation_span is not None}
         self.damage = DamageWatch(project.warehouse, state)
         self._raw: dict[str, Table] = {}
-        self._guard = threading.Lock()  # of the tables: builders ask for snapshots from their threads
+        self._guard = threading.Lock()  # guards the tables: builders take snapshots in threads
 
     def coordinate(self, stream: Stream, now: int, seen: int | None = None) -> Coordinated:
-        """Bring the queue up to date with the ledger, whose newest place was `seen` when the round began."""
+        """Bring the queue up to date with the ledger; `seen` is its newest offset when the round began."""
         return self._coordinator(stream, now).coordinate(now, seen)
 
     def _coordinator(self, stream: Stream, now: int | None = None) -> Coordinator:
@@ -82,13 +82,13 @@ class DatasetBuilders:
         return {} if raw is None else windows_expired(raw, span)
 
     def forget(self, stream: str) -> None:
-        """Open raw of a stream again when it is needed next."""
+        """Close raw of a stream; it is opened again when it is needed."""
         with self._guard:
             self._raw.pop(stream, None)
 
     def recall(self, stream: Stream, now: int) -> int:
-        """Enter the windows of an empty state, and the datasets that stand in the warehouse; how many those
-        are. Their events come again, under the same ids."""
+        """Enter the windows and the datasets of the warehouse into an empty state; how many datasets. Their
+        events are published again under the same ids."""
         self._coordinator(stream).assign()
         datasets = [
             dataset
@@ -103,7 +103,7 @@ class DatasetBuilders:
         return len(newest)
 
     def _expired(self, dataset: Dataset) -> bool:
-        """Whether a process died while it let go of the dataset; then it is gone now."""
+        """Whether a process died while deleting the dataset; then it is deleted now."""
         horizon = self._expiries.horizons(dataset.key.stream).get(DATASETS)
         if horizon is None or dataset.key.end > horizon:
             return False
@@ -114,8 +114,9 @@ class DatasetBuilders:
         return with_checksum(self._project.warehouse, self._with_seal(stream, dataset))
 
     def _with_seal(self, stream: Stream, dataset: Dataset) -> Dataset:
-        """A file says that its window is sealed; at which place of the ledger, its slices say, those too that
-        wait to be judged again. When one of them was taken back, so was the seal."""
+        """The dataset with the ledger offset of its seal. The file only records that its window is sealed;
+        the offset follows from its slices, including those that wait to be decided again. If one of them was
+        retracted, there is no seal."""
         rules = rules_of(stream)
         if dataset.sealed is None or rules is None:
             return dataset
@@ -147,7 +148,7 @@ class DatasetBuilders:
         streams: Collection[str] | None = None,
         hurry: threading.Event | None = None,
     ) -> Sequence[BuildOutcome]:
-        """Build what is queued, of these streams (None: of all); a few of each, once `hurry` is set."""
+        """Build what is queued, for these streams (None: all); a few windows of each once `hurry` is set."""
         if not self._declared:
             return ()
         for name in self._declared:
@@ -171,7 +172,7 @@ class DatasetBuilders:
         *,
         once: bool,
     ) -> None:
-        """Build what comes into the queue, until `stop` is set or, with `once`, nothing can be taken."""
+        """Build what is queued until `stop` is set or, with `once`, nothing can be taken."""
         builders = self._builders(concurrency)
         while not stop.is_set():
             try:
@@ -204,7 +205,7 @@ class DatasetBuilders:
         return Builders(dataset_builders, concurrency)
 
     def _snapshot(self, stream: str) -> Snapshot | None:
-        """Raw as it is now."""
+        """The current snapshot of raw."""
         with self._guard:
             table = self._raw.get(stream) or Table.existing(layout.raw(self._project.warehouse, stream))
             if table is None:

@@ -1,7 +1,7 @@
-"""The order of a dataset's rows, and where its record batches end: pure, and the same for the same rows.
+"""The order of a dataset's rows and the borders of its record batches: pure, and the same for the same rows.
 
-Neither depends on the parts that rows came from or on what was spilled, so that the same set of slices gives
-the same bytes.
+Neither depends on the parts that rows came from or on spilling, so that equal sets of slices give equal
+bytes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one, string_buffers
 from tidemill.model.time import MINUTE
 
-STEP: Final = 15 * MINUTE  # a record batch ends with one
-LEAST_ROWS: Final = 8_192  # of a batch that ends with its step: fewer go on into the next step
+STEP: Final = 15 * MINUTE  # a record batch ends at a multiple of it
+LEAST_ROWS: Final = 8_192  # of a batch that ends with a step: one with fewer continues into the next step
 BATCH_ROWS: Final = 32_768
-BATCH_BYTES: Final = 16 << 20  # of texts and lists in one batch
+BATCH_BYTES: Final = 16 << 20  # of strings and lists in one batch
 
-SLICE: Final = "~slice"  # rank of its id among those of the build: no declared column has such a name
+# Rank of the slice's id among those of the build; no declared column can have this name.
+SLICE: Final = "~slice"
 LINE: Final = "~line"
-# Within a gated stream the first three decide; without a gate the place in its slice does.
+# Within a gated stream the first three decide; without a gate the line in its slice does.
 KEYS: Final = ("event_time", "event_id", "tenant", SLICE, LINE)
 _ASCENDING: Final = [(key, "ascending") for key in KEYS]
 
@@ -46,13 +47,13 @@ def times(table: pa.Table) -> Ints:
 
 
 def whole(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """One table with one chunk per column."""
+    """The tables as one, with one chunk per column."""
     return pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
 
 
 def arranged(table: pa.Table, rows: Ints | None = None) -> Run:
-    """`rows` of the table (all when None) in order. By time first, and the texts only where that is equal:
-    to sort all of them by five keys takes several times as long."""
+    """`rows` of the table (None: all) in order. Sorted by time first, and by strings only where times are
+    equal: sorting all rows by five keys takes several times as long."""
     time = times(table)
     rows = np.arange(time.size) if rows is None else rows
     rows = rows[np.argsort(time[rows], kind="stable")]
@@ -65,7 +66,7 @@ def arranged(table: pa.Table, rows: Ints | None = None) -> Run:
 
 
 def parted(table: pa.Table, cuts: pa.Table) -> Ints:
-    """For each row the number of cuts at or before it; `cuts` are keys in order."""
+    """For each row the number of cuts at or before it; `cuts` are sorted keys."""
     keys = table.select(KEYS)
     both = pa.concat_tables(
         [
@@ -83,8 +84,8 @@ def parted(table: pa.Table, cuts: pa.Table) -> Ints:
 def batches(
     runs: Iterable[Run], schema: pa.Schema, step: int, least: int = LEAST_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of runs that follow each other as record batches: one ends with the first step after which it
-    has `least` rows, or inside of a step when it has BATCH_ROWS rows or BATCH_BYTES."""
+    """The rows of consecutive runs as record batches. A batch ends with the first step after which it has
+    `least` rows, or within a step when it has BATCH_ROWS rows or BATCH_BYTES."""
     held = _Held(schema)
     at = 0
     for run in runs:
@@ -114,7 +115,7 @@ def batches(
 
 
 class _Held:
-    """Rows of the batch that is not full yet."""
+    """The rows of the batch that is not full yet."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -128,8 +129,8 @@ class _Held:
         self.size += size
 
     def batch(self) -> pa.RecordBatch:
-        """All that is held. `take` writes each array again: one that is a piece of another would bring bits
-        of its neighbours into the file."""
+        """All rows held. `take` copies each array: a slice of another array would bring bits of its
+        neighbours into the file."""
         names = self._schema.names
         tables = [run.table.select(names).take(pa.array(run.rows)) for run in self._runs]
         if len(tables) > 1:
@@ -139,7 +140,7 @@ class _Held:
 
 
 def _weights(run: Run) -> Ints:
-    """Per row, the bytes of its texts and lists."""
+    """The bytes of strings and lists in each row."""
     total = np.zeros(run.rows.size, np.int64)
     for column in run.table.columns if run.rows.size else ():
         if pa.types.is_string(column.type):
@@ -151,11 +152,11 @@ def _weights(run: Run) -> Ints:
 
 
 def _list_bytes(lists: pa.ListArray) -> Ints:
-    """Of the elements of each list."""
+    """The bytes of the elements of each list."""
     sizes: Ints = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     if not pa.types.is_string(lists.type.value_type):
         return sizes * int(lists.type.value_type.bit_width // 8)
-    texts, _ = string_buffers(lists.flatten())  # of lists that are there, one behind the other
+    texts, _ = string_buffers(lists.flatten())  # elements of the lists that are not null
     ends = np.append(0, np.cumsum(sizes))
     found: Ints = texts[ends[1:]].astype(np.int64) - texts[ends[:-1]]
     return found

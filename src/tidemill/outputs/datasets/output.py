@@ -34,7 +34,7 @@ _UNFINISHED: Final = (Phase.QUEUED, Phase.BUILDING, Phase.FAILED)
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What a look at the windows of a stream did, and how many datasets somebody deleted or damaged."""
+    """What the evaluation of a stream's windows did, and how many datasets are deleted or damaged."""
 
     windows: Coordinated
     damaged: int = 0
@@ -66,7 +66,7 @@ class Datasets(Simple):
         return Evaluated(done, self._dataset_builders.damage.look(self._stream.name, busy=not done.idle))
 
     def verify(self, raw: RawFacts, now: int) -> Verified:
-        """Judgements first, then each dataset, built again beside the warehouse."""
+        """Check the evaluations first, then each dataset against one built again outside the warehouse."""
         warehouse, stream = self._warehouse, self._stream
         rules = rules_of(stream, warehouse.expiries.horizons(stream.name))
         assert rules is not None, stream.name
@@ -97,7 +97,7 @@ class Datasets(Simple):
         return Verified(compared, self._sealed(), found)
 
     def _sealed(self) -> int:
-        """Datasets that raw is gone for."""
+        """Datasets whose raw has expired."""
         sealed = self._warehouse.expiries.seal(self._stream.name)
         if sealed is None:
             return 0
@@ -106,7 +106,7 @@ class Datasets(Simple):
         return sum(window.file is not None for window in windows)
 
     def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
-        """Datasets, and the log of those without rows."""
+        """Check the datasets, and the log of those without rows."""
         files = dataset_files(self._warehouse.root, self._stream.name, self._warehouse.state)
         yield from check_files(files, tally, after)
 
@@ -114,22 +114,34 @@ class Datasets(Simple):
         return self._dataset_builders.recall(self._stream, now)
 
     def rebuild(self, span: Interval | None, now: int) -> Evaluated:
-        """Windows are queued; the builders do the rest."""
+        """Queue windows; the builders do the rest."""
         self._window_reader.rebuild(self._window_reader.plan_rebuild(self._stream.name, span))
         return Evaluated(self._dataset_builders.coordinate(self._stream, now))
 
     def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
+        """Datasets whose raw is gone; and revisions that were replaced, which nothing builds again."""
         lost = self._in(files)
         sealed = self._warehouse.expiries.seal(self._stream.name)
-        return {
+        gone = {
             str(window.file): f"the dataset of {window.key.interval}: raw is gone for it"
             for window in lost
             if sealed is not None and window.key.start < sealed
         }
+        newest = {str(window.file) for window in lost}
+        return gone | {
+            file: "what the dataset of its window was, until a newer revision replaced it"
+            for file in files
+            if file not in newest and self._is_dataset(file)
+        }
+
+    def _is_dataset(self, file: str) -> bool:
+        """Whether a file is a dataset of its own, of any revision."""
+        folder = f"{layout.datasets(self._stream.name)}/"
+        return file.startswith(folder) and layout.dataset_revision(Path(file).name) is not None
 
     def lose(self, files: Collection[str], now: int) -> None:
-        """The windows are queued again; a new revision takes the place of the one that is lost. So are those
-        that were set aside because they could not be built."""
+        """Queue the windows again, also those that failed because they could not be built; a new revision
+        replaces the lost one."""
         keys = {window.key for window in self._in(files)}
         if keys:
             steps = self._window_reader.plan_rebuild(self._stream.name)
@@ -137,8 +149,8 @@ class Datasets(Simple):
         self._window_reader.retry(self._stream.name)
 
     def _in(self, files: Collection[str]) -> list[Window]:
-        """The windows whose newest datasets are in these files. With the log of those without rows, all of
-        them are lost."""
+        """The windows whose newest datasets are in these files. If the log of datasets without rows is lost,
+        all of those are."""
         windows = self._warehouse.state.windows(self._stream.name)
         root = self._warehouse.root
         folder = layout.empty_datasets(root, self._stream.name).relative_to(root).as_posix()
@@ -147,7 +159,8 @@ class Datasets(Simple):
         return [window for window in windows if window.file in files]
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
-        """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer."""
+        """Windows that are yet to become datasets. None waits for its cutoff: raw is kept longer than
+        that."""
         state, name = self._warehouse.state, self._stream.name
         if unassigned := state.unassigned_slices(name, 1):
             yield Need(MIN_INSTANT, f"slice {unassigned[0].id[:12]}, which is not entered in its windows yet")
@@ -166,13 +179,13 @@ class Datasets(Simple):
         yield ExpiryStep(self._stream.name, DATASETS, keep, now - keep, files, rows, size, len(windows))
 
     def _windows(self, before: int) -> list[Window]:
-        """Windows that end at an instant or earlier."""
+        """Windows that end at or before an instant."""
         assert self._stream.aggregation_span is not None, self._stream.name
         span = Interval(MIN_INSTANT - DAY, before - self._stream.aggregation_span + 1)
         return self._warehouse.state.windows(self._stream.name, None, span)
 
     def expire(self, step: ExpiryStep, now: int) -> None:
-        """Files first: the state knows which there are until they are gone."""
+        """Delete files first: the state lists them until they are gone."""
         keys = [window.key for window in self._windows(step.before)]
         drop_datasets(self._warehouse.root, self._stream.name, keys)
         failpoint("expire.after_files")

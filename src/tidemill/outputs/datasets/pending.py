@@ -1,6 +1,6 @@
-"""Which landed slices a window has to wait for, because nobody knows yet what they add to it.
+"""Which landed slices a window must wait for, because what they add to it is not known yet.
 
-Pure: it is told what the ledger says of undecided slices, and never asks for more.
+Pure: it works on what the ledger says of undecided slices, and reads nothing else.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ SHOWN: Final = 3  # slices that a detail names
 
 
 class PendingSlices:
-    """The undecided slices of a stream, found by the time that they may touch.
+    """The undecided slices of a stream, by the time that they may touch.
 
     A slice without declared bounds may touch any window that starts no later than `future` after its arrival:
-    records from further ahead are rejected. (None: there is no such limit.) `seen` is the newest place in the
-    ledger when the round began; None: the round has yet to begin.
+    records further ahead are rejected. (None: no such limit.) `seen` is the newest ledger offset when the
+    round began; None: the round has not begun.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class PendingSlices:
         return bool(self._slices)
 
     def touching(self, window: Interval, last: int | None) -> list[Undecided]:
-        """Those that may touch the window and would count for it, by place in the ledger. `last` is the last
-        arrival that counts; None: all do."""
+        """Those that may touch the window and would count for it, by ledger offset. `last` is the last
+        arrival that counts; None: all count."""
         found = np.flatnonzero((self._starts < window.end) & (self._ends > window.start))
         chosen = (self._slices[i] for i in found.tolist())
         return [one for one in chosen if last is None or one.arrival <= last]
@@ -46,12 +46,12 @@ class PendingSlices:
     def blocking(
         self, window: Interval, last: int | None, *, built: bool, provisional: bool
     ) -> list[Undecided]:
-        """Those that the window has to wait for, by place in the ledger.
+        """Those that the window must wait for, by ledger offset.
 
-        A slice that failed for good is not waited for, and one without bounds holds back no window that has
-        been `built`. What has landed since the round began is waited for if it says that it belongs here. A
-        window that is `provisional` anyway waits neither for that nor for what cannot be read: a busy feed or
-        a lost file would keep it from ever coming out, and it is built again when they are decided.
+        A window does not wait for a slice that failed for good, and not for one without bounds once it is
+        `built`. It waits for what landed since the round began only if that has declared bounds in the
+        window. A `provisional` window waits neither for that nor for files that cannot be read: a busy feed
+        or a lost file would keep it from ever being built, and it is built again once they are decided.
         """
         return [
             one
@@ -76,7 +76,7 @@ def _extent(one: Undecided, future: int | None) -> Interval:
 
 
 def pending_detail(slices: Sequence[Undecided]) -> str:
-    """For people: how many are not decided, and which."""
+    """A text: how many slices are not decided, and which."""
     failed = [one for one in slices if one.failed]
     waiting = [one for one in slices if not one.failed]
     parts = []

@@ -1,6 +1,6 @@
-"""A dataset on its way to somebody else, as the pieces of a Parquet or Arrow file: nowhere as a whole.
+"""Streams a dataset as the pieces of a Parquet or Arrow file, which never exists as a whole.
 
-A few record batches are in memory at a time. What is asked for one tenant tells nothing of the others.
+A few record batches are in memory at a time. A file for one tenant reveals nothing of the others.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tidemill.storage.files import storage_errors
 from tidemill.storage.writers import written_pieces
 
 FORMATS: Final = ("arrow", "parquet")
-PIECE: Final = 1 << 18  # bytes of a file that goes out as it is
+PIECE: Final = 1 << 18  # bytes of a piece of a file that is sent unchanged
 _OF_ALL: Final = ("stream", "window", "start", "span", "revision")
 
 
 def pieces(file: DatasetFile, to: str, tenant: str | None = None) -> Iterator[bytes]:
-    """The rows of a dataset, or those of one tenant, as `to`."""
+    """The rows of a dataset, or those of one tenant, in the format `to`."""
     said = file.said
     if tenant is None:
         as_it_is = to == "arrow" and not file.shared

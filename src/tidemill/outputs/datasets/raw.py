@@ -1,6 +1,7 @@
-"""Rows of raw for a group of windows, typed, a bounded batch at a time.
+"""Reads rows of raw for a group of windows, typed, in bounded batches.
 
-Only row groups that can hold a wanted row are read, and payloads only where a part has no column of a field.
+Only row groups that can hold a row of the windows are read, and payloads only where a part lacks the column
+of a field.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.config.stream import Stream
+from tidemill.config.vectors import Vector
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.declared import RawColumns
 from tidemill.formats.payload_columns import Columns, columns_of
@@ -27,11 +29,12 @@ from tidemill.outputs.datasets.deltas import delta_columns
 from tidemill.outputs.datasets.order import LINE, SLICE
 from tidemill.outputs.datasets.runs import is_repeated
 from tidemill.raw.columns import PartColumns
+from tidemill.raw.deltas import PartDeltas
 from tidemill.raw.footers import declared_in
 from tidemill.storage.tables.parts import open_part
 
-CODED: Final = ("tenant", "slice")  # columns that are read as codes
-_WIDE: Final = ("event_time", "slice", "tenant", "event_id", "line")  # and the fields
+CODED: Final = ("tenant", "slice")  # columns that are read dictionary-encoded
+_WIDE: Final = ("event_time", "slice", "tenant", "event_id", "line")  # and the declared fields
 _PAYLOAD: Final = "payload"
 _LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch that is read
 
@@ -43,15 +46,15 @@ class RowPiece:
     path: str
     group: int
     rows: int
-    size: int  # bytes of what is read of it, unpacked
-    first: int  # event times lie in between, both included
+    size: int  # bytes of the columns that are read, unpacked
+    first: int  # first and last event time, both included
     last: int
-    declared: RawColumns | None = field(default=None, compare=False)  # by which its columns were made
+    declared: RawColumns | None = field(default=None, compare=False)  # the declaration of its columns
 
 
 class Recent:
-    """Row groups that were read lately: windows that are built one by one are neighbours as often as not, and
-    lie in the same ones. Builders of one process share it; in another process it keeps nothing."""
+    """A cache of row groups that were read lately: windows that are built one by one are often neighbours in
+    the same row groups. Builders of one process share it; in another process it keeps nothing."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit  # bytes
@@ -62,8 +65,8 @@ class Recent:
         return Recent, (0,)
 
     def table(self, piece: RowPiece, names: Sequence[str]) -> pa.Table | None:
-        """These columns of the row group, the same for all that share it; None when it is too large to be
-        kept. Who asks while it is being read waits."""
+        """These columns of the row group, shared by all callers; None if it is too large to be kept. Callers
+        wait while another one reads it."""
         if piece.size > self._limit:
             return None
         with self._guard:
@@ -88,7 +91,7 @@ class Recent:
 
 
 class RawParts:
-    """The row groups of raw parts, each footer read once."""
+    """The row groups of raw parts; each footer is read once."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[RowPiece, ...]] = {}
@@ -110,6 +113,8 @@ def _pieces(path: str) -> Iterator[RowPiece]:
         for number in range(file.num_row_groups):
             group = file.metadata.row_group(number)
             size = sum(group.column(position).total_uncompressed_size for position in positions.values())
+            if declared is not None and not declared.keeps_payload:
+                size = group.total_byte_size
             stats = group.column(positions["event_time"]).statistics
             known = stats is not None and stats.has_min_max
             first, last = (stats.min_raw, stats.max_raw) if known else (-(2**63), 2**63 - 1)
@@ -117,28 +122,29 @@ def _pieces(path: str) -> Iterator[RowPiece]:
 
 
 def row_schema(stream: Stream) -> pa.Schema:
-    """Rows on their way: the columns of the dataset, and what orders rows that have all else in common."""
+    """The columns of rows being built: those of the dataset, and those that order rows which are equal in
+    them."""
     position = [pa.field(SLICE, pa.int32()), pa.field(LINE, pa.int64())]
     return pa.schema([*dataset_schema(stream), *position])
 
 
 @dataclass(frozen=True, slots=True)
 class WindowScope:
-    """What a group of windows, which do not overlap and follow each other in time, is made of."""
+    """What a group of windows, which are consecutive and do not overlap, is made of."""
 
     starts: Ints
     ends: Ints
-    rank: dict[str, int]  # of each slice among all of them, by id
+    rank: dict[str, int]  # of each slice, by id
     members: Mask  # [window, rank]
-    repeats: Sequence[tuple[int, Repeat]]  # rank of a member, and what it holds of slices that came later
+    repeats: Sequence[tuple[int, Repeat]]  # rank of a member, and the rows of later slices that it repeats
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of raw, by which its rows are found."""
+        """The columns of raw by which its rows are found."""
         return ("event_time", "slice", "line") if self.repeats else ("event_time", "slice")
 
     def rows(self, batch: pa.RecordBatch) -> tuple[Ints, Ints, Ints]:
-        """Of a batch of raw: the rows that are wanted, the window of each and the rank of its slice."""
+        """Of a batch of raw: the rows in the windows, the window of each, and the rank of its slice."""
         time = batch.column("event_time").view(pa.int64()).to_numpy()
         window = np.searchsorted(self.starts, time, "right") - 1
         slices = batch.column("slice")
@@ -153,7 +159,7 @@ class WindowScope:
         return rows[keep], window[keep], rank[keep]
 
     def _repeated(self, lines: Ints, window: Ints, rank: Ints) -> Mask:
-        """Which rows a member of their window holds, although they were accepted from another slice."""
+        """Which rows a member of their window contains, although they were accepted from another slice."""
         found = np.zeros(lines.size, np.bool_)
         for member, repeat in self.repeats:
             rows = np.flatnonzero((rank == self.rank[repeat.slice]) & self.members[window, member])
@@ -197,13 +203,13 @@ class WindowRowReader:
         self.misfits = [Counter() for _ in range(self.wanted.starts.size)]
 
     def glance(self, pieces: Sequence[RowPiece]) -> Iterator[tuple[RowPiece, Ints, Ints]]:
-        """Event times of wanted rows and the window of each, without looking at anything else."""
+        """Event times of the rows in the windows, and the window of each; reads nothing else."""
         for piece, batch in self._batches(pieces, self.wanted.columns, _MOST_ROWS):
             rows, window, _ = self.wanted.rows(batch)
             yield piece, batch.column("event_time").view(pa.int64()).to_numpy()[rows], window
 
     def read(self, pieces: Sequence[RowPiece]) -> Iterator[tuple[pa.Table, Ints]]:
-        """Wanted rows as typed columns, and the window of each."""
+        """Rows in the windows as typed columns, and the window of each."""
         for piece in pieces:
             at_once = self.batch_bytes * piece.rows // max(1, piece.size)
             for batch in self._whole(piece, max(_LEAST_ROWS, min(_MOST_ROWS, at_once))):
@@ -220,8 +226,13 @@ class WindowRowReader:
             yield from (batch for _, batch in self._batches([piece], names, rows))
 
     def _names(self, piece: RowPiece) -> list[str]:
-        """Where the declared fields are in a part."""
-        return [_PAYLOAD] if self.stream.vector is not None else self._fields(piece).names
+        """The paths of the declared fields in a part."""
+        if self.stream.vector is not None:
+            return self._deltas(piece, self.stream.vector).names
+        return self._fields(piece).names
+
+    def _deltas(self, piece: RowPiece, vector: Vector) -> PartDeltas:
+        return PartDeltas(vector, piece.declared, piece.path)
 
     def _fields(self, piece: RowPiece) -> PartColumns:
         if piece.path not in self._parts:
@@ -255,7 +266,7 @@ class WindowRowReader:
 
     def _declared(self, batch: pa.RecordBatch, window: Ints, piece: RowPiece) -> Sequence[pa.Array]:
         if self.stream.vector is not None:
-            return delta_columns(batch, self.stream.vector)
+            return delta_columns(self._deltas(piece, self.stream.vector).of(batch))
         read = self._fields(piece).typed(batch)
         for column, at in read.misfits:
             for number, count in Counter(window[at].tolist()).items():

@@ -1,4 +1,4 @@
-"""Where people ask about windows: what there is, why one is not ready, and what a rebuild would do.
+"""Answers questions about windows: which there are, why one is not ready, and what a rebuild would do.
 
 It reads the state and the dataset files and starts no JVM. Only `rebuild` and `retry` change anything: they
 queue windows, and the builders do the rest.
@@ -26,10 +26,12 @@ from tidemill.model.windows import (
     WindowStatus,
 )
 from tidemill.outputs.datasets.catalog import datasets_of
+from tidemill.outputs.datasets.past import PastDataset, dataset_at, kept_revisions
 from tidemill.outputs.datasets.pending import PendingSlices
 from tidemill.outputs.datasets.remedies import remedy
 from tidemill.outputs.datasets.rules import (
     COLUMNS,
+    CUTOFF,
     RULES,
     WindowRules,
     evaluate,
@@ -46,17 +48,17 @@ REBUILD = "rebuild"
 
 @dataclass(frozen=True, slots=True)
 class WindowView:
-    """One line of the list of windows."""
+    """A window in a list."""
 
     window: Window
     status: WindowStatus
-    reason: str | None  # a code, for a window that waits or failed
-    detail: str | None  # the same for people
+    reason: str | None  # a code, if it waits or failed
+    detail: str | None  # the reason as text
     desired: int  # how many slices it should be made of …
     observed: int  # … was made of …
-    ignored: int  # … and how many came too late for it
-    rejected: int  # records of the desired ones that were not accepted
-    age: int  # since its end, by the clock of who asks
+    ignored: int  # … and how many were too late for it
+    rejected: int  # records of the desired slices that were not accepted
+    age: int  # time since its end, by the caller's clock
 
     @property
     def current(self) -> bool:
@@ -64,7 +66,7 @@ class WindowView:
 
     @property
     def remedy(self) -> str | None:
-        """What would end the wait: a command or a key. None: it waits for nothing."""
+        """What would end the wait: a command or a key. None if it waits for nothing."""
         return remedy(self.reason, self.window.key) if self.reason is not None else None
 
 
@@ -76,7 +78,7 @@ class WindowStory:
     rules: WindowRules
     cutoff: int
     members: Sequence[Member]
-    revisions: Sequence[Dataset]  # as they stand in the warehouse, by revision
+    revisions: Sequence[Dataset]  # in the warehouse, by revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +86,13 @@ class RebuildStep:
     """One window that a rebuild builds again."""
 
     key: WindowKey
-    action: str  # "build", "wait", or "withdraw": by its rules there should be no dataset
-    revision: int  # the newest there is, 0: none
+    action: str  # "build", "wait", or "withdraw" if the rules allow no dataset
+    revision: int  # the newest, 0 if there is none
     next_revision: int
     slices: int
     hash: str | None
     reason: str
-    late: int = 0  # slices that count from now on although they came after the cutoff
+    late: int = 0  # slices that count from now on although they were late
 
 
 class WindowReader:
@@ -110,7 +112,7 @@ class WindowReader:
         self._state = state
         self._clock = clock
         self._watermark = watermark
-        self._expired = expired  # instants before which raw and datasets of a stream are gone
+        self._expired = expired  # instants before which raw and datasets of a stream have expired
 
     # -- looking
 
@@ -123,7 +125,7 @@ class WindowReader:
         newest: bool = True,
         limit: int | None = None,
     ) -> list[WindowView]:
-        """Windows, newest first (or oldest), of one stream, standing or span if named, at most `limit`."""
+        """Windows, newest first (or oldest), of one stream, state or span if named, at most `limit`."""
         now = self._clock()
         if stream is not None:
             self._rules(stream)
@@ -152,6 +154,12 @@ class WindowReader:
         view = self._views([window], self._standings([window], now), now)[0]
         revisions = datasets_of(self._warehouse, stream, key)
         return WindowStory(view, rules, last_arrival(key.interval, rules), members, revisions)
+
+    def as_of(self, stream: str, start: int, at: int) -> PastDataset:
+        """What the dataset of the window that holds `start` was at the instant of arrival `at`."""
+        story = self.window(stream, start)
+        kept = kept_revisions(story.revisions, story.members, self._state.slice)
+        return dataset_at(kept, story.members, at, story.view.window.revision)
 
     def _check_kept(self, rules: WindowRules, key: WindowKey) -> None:
         if rules.is_forgotten(key.start):
@@ -227,8 +235,8 @@ class WindowReader:
         return PendingSlices(self._state.undecided(stream), rules.future)
 
     def statuses(self, stream: str, glances: Sequence[WindowGlance]) -> list[WindowStatus]:
-        """The state of each of very many windows of a stream, by start. Members are read for those alone
-        whose state they decide, all together."""
+        """The state of each of very many windows of a stream, by start. Members are read only where they
+        decide the state, all together."""
         rule = self._status_rule(stream, self._clock())
         needing = {one.start for one in glances if rule.needs_members(one)}
         if not needing:
@@ -244,6 +252,38 @@ class WindowReader:
             for window, members in self._state.each_window(stream, Interval(min(whole), max(whole) + 1)):
                 kept[window.key.start] = (window, members)
         return [rule.of(one, partial(kept.get, one.start), first_arrivals) for one in glances]
+
+    def counts(
+        self, stream: str, width: int, within: Interval, stretch: int
+    ) -> dict[int, dict[WindowStatus, int]]:
+        """How many windows of each state start in each stretch of `within`. Windows are looked at one by one
+        only where those of a stretch are not alike."""
+        now = self._clock()
+        rule = self._status_rule(stream, now)
+        found: dict[int, dict[WindowStatus, int]] = {}
+        unlike: list[Interval] = []
+        for group in self._state.window_groups(stream, width, within, stretch, CUTOFF, now):
+            counts = found.setdefault(group.at, {})
+            status = rule.of_all(group)
+            if status is not None:
+                counts[status] = counts.get(status, 0) + group.windows
+            elif unlike and group.at <= unlike[-1].end:
+                unlike[-1] = Interval(unlike[-1].start, group.at + stretch)
+            else:
+                unlike.append(Interval(group.at, group.at + stretch))
+        for span in unlike:
+            reach = Interval(max(span.start, within.start), min(span.end, within.end))
+            found |= self._counted(stream, self._state.window_glances(stream, width, reach), stretch)
+        return found
+
+    def _counted(
+        self, stream: str, glances: Sequence[WindowGlance], stretch: int
+    ) -> dict[int, dict[WindowStatus, int]]:
+        found: dict[int, dict[WindowStatus, int]] = {}
+        for glance, status in zip(glances, self.statuses(stream, glances), strict=True):
+            counts = found.setdefault(align(glance.start, stretch), {})
+            counts[status] = counts.get(status, 0) + 1
+        return found
 
     def _views(
         self, windows: Sequence[Window], standings: Mapping[WindowKey, WindowStatus], now: int
@@ -287,7 +327,7 @@ class WindowReader:
         return steps
 
     def rebuild(self, steps: Iterable[RebuildStep]) -> list[WindowKey]:
-        """Queue what the plan builds; the next tick judges and builds it."""
+        """Queue what the plan builds; the next round evaluates and builds it."""
         chosen = [step for step in steps if step.action == "build"]
         done = self._state.force([step.key for step in chosen if not step.late], REBUILD)
         late = [step.key for step in chosen if step.late]
@@ -300,7 +340,8 @@ class WindowReader:
 
 
 def _step(window: Window, evaluation: Evaluation, rules: WindowRules, *, include_late: bool) -> RebuildStep:
-    """By the rules of today (`evaluation`), whichever the window was evaluated by last."""
+    """Decide the step by the current rules (`evaluation`), whichever rules the window was evaluated by
+    last."""
     late = len(evaluation.ignored) if include_late else 0
     sealed = rules.is_sealed(window.key.interval)
     builds = (evaluation.ready or late > 0) and not sealed

@@ -1,4 +1,4 @@
-"""What ends the wait of a window, by the reason that it waits for: the command or the key, for people."""
+"""For each reason why a window waits, the command or the key that ends the wait, as text."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The rules of aggregation windows: which slices count, whether a window is ready, and why it is not.
 
-Pure functions of what the ledger says and of `now`: no storage, no clock, and the order in which slices are
-given never matters.
+Pure functions of what the ledger says and of `now`: no storage, no clock, and the order of the given slices
+does not matter.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ EMPTY: Final = "empty"
 SEALED: Final = "sealed"
 REASONS: Final = (CUTOFF, PENDING, COVERAGE, GAP, WATERMARK, EMPTY, SEALED)
 OBSERVED: Final = "observed"
-RULES: Final = "rules"  # triggers: the rules, or the columns, were declared again
+RULES: Final = "rules"  # triggers: the rules or the columns were declared differently
 COLUMNS: Final = "columns"
-LATE: Final = "late"  # why a slice is ignored; or because the window is sealed
+LATE: Final = "late"  # why a slice is ignored; the other reason is that the window is sealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +40,19 @@ class WindowRules:
     stc: int = 0  # subject to change: how long after its end a window waits for slices
     allow_incomplete: bool = False
     gap_tolerance: int = SECOND
-    max_lateness: int = 0  # how long after the cutoff a slice still makes a window come out again
-    coverage: str = "observed"  # what covers beside declared bounds: nothing, runs of rows, the watermark
-    watermark: int | None = None  # of the stream, where that covers
-    columns: str | None = None  # a name for the columns that datasets have; None: any
-    future: int | None = None  # how far ahead of its arrival an event may lie; None: any distance
-    raw_from: int | None = None  # raw before this instant is gone: windows that begin there are not built
-    kept_from: int | None = None  # datasets of windows that end there or before are gone: they are forgotten
+    max_lateness: int = 0  # how long after the cutoff a slice still causes a new revision
+    coverage: str = "observed"  # what covers besides declared bounds: nothing, runs of rows, the watermark
+    watermark: int | None = None  # of the stream, if it covers
+    columns: str | None = None  # identifies the columns of datasets; None: any
+    future: int | None = None  # how far after its arrival an event may lie; None: no limit
+    # Raw before this instant has expired: windows that begin before it are not built.
+    raw_from: int | None = None
+    kept_from: int | None = None  # datasets of windows that end by then have expired and are forgotten
 
     @property
     def name(self) -> str:
-        """The same for all rules by which every window is evaluated alike. (What has expired and what may lie
-        ahead are facts about the data, and not part of it.)"""
+        """Identifies rules that evaluate every window alike. (What has expired and what may lie ahead are
+        facts about the data, and not part of it.)"""
         parts = (
             self.span, self.stc, self.allow_incomplete, self.gap_tolerance, self.max_lateness, self.coverage
         )  # fmt: skip
@@ -59,8 +60,8 @@ class WindowRules:
 
     @property
     def declared(self) -> str:
-        """A name for all that a declaration says about windows and their datasets. Its first word is for what
-        slices without bounds cover."""
+        """Identifies everything declared about windows and their datasets. The first word is for what slices
+        without bounds cover."""
         runs = f"{self.coverage}:{self.gap_tolerance}" if self.coverage == OBSERVED else self.coverage
         return f"{runs} {self.name} {self.columns}"
 
@@ -69,7 +70,7 @@ class WindowRules:
         return self.coverage == WATERMARK
 
     def is_sealed(self, window: Interval) -> bool:
-        """Whether what was built of it, if anything was, stays as it is."""
+        """Whether what was built of it, if anything, no longer changes."""
         return self.raw_from is not None and window.start < self.raw_from
 
     def is_forgotten(self, start: int) -> bool:
@@ -84,11 +85,12 @@ class Readiness:
     reason: str | None = None
     detail: str | None = None
     check_at: int | None = None
-    blocked_by: int | None = None  # place of the newest slice that it waits for
+    blocked_by: int | None = None  # offset of the newest slice that it waits for
 
 
 def rules_of(stream: Stream, gone: Mapping[str, int] | None = None) -> WindowRules | None:
-    """None when the stream has no windows. `gone`: instants before which raw and datasets have expired."""
+    """The rules of a stream; None if it has no windows. `gone`: instants before which raw and datasets have
+    expired."""
     if stream.aggregation_span is None:
         return None
     return WindowRules(
@@ -106,22 +108,22 @@ def rules_of(stream: Stream, gone: Mapping[str, int] | None = None) -> WindowRul
 
 
 def windows_of(bounds: Interval, span: int) -> range:
-    """Starts of the windows that the bounds overlap."""
+    """Starts of the windows that overlap the bounds."""
     return bounds.windows(span)
 
 
 def cutoff(window: Interval, rules: WindowRules) -> int:
-    """From here on the window is ready, if it is complete."""
+    """The instant from which the window is ready, if it is complete."""
     return window.end + rules.stc
 
 
 def admit(
     window: Interval, members: Sequence[Member], rules: WindowRules, sealed: int | None
 ) -> tuple[list[Member], dict[str, str]]:
-    """The members that count, by place in the ledger, and why each of the others does not.
+    """The members that count, by ledger offset, and why each of the others does not.
 
-    Those that arrived by the cutoff count. When they do not serve the window by themselves, it is a backfill
-    and everything counts, until the build that first covered it sealed it.
+    Those that arrived by the cutoff count. If they alone do not allow a build, the window is a backfill and
+    everything counts, until the build that first covered it seals it.
     """
     last = last_arrival(window, rules)
     on_time = [member for member in members if is_on_time(window, member, rules)]
@@ -137,14 +139,14 @@ def admit(
 
 
 def is_on_time(window: Interval, member: Member, rules: WindowRules) -> bool:
-    """Whether a slice came by the cutoff; by the watermark, also before that had passed the window."""
+    """Whether a slice arrived by the cutoff; by the watermark, also before that passed the window."""
     if member.arrival <= last_arrival(window, rules):
         return True
     return rules.by_watermark and (member.met is None or member.met < window.end)
 
 
 def serves(window: Interval, members: Sequence[Member], rules: WindowRules) -> bool:
-    """Whether these members alone make the window one that may be built, once it is time."""
+    """Whether these members alone allow the window to be built, once it is time."""
     if rules.allow_incomplete:
         return bool(members)
     return rules_cover(window, members, rules)
@@ -156,13 +158,13 @@ def rules_cover(window: Interval, members: Sequence[Member], rules: WindowRules)
 
 
 def has_passed(window: Interval, rules: WindowRules) -> bool:
-    """Whether the watermark covers, and has reached the end of the window."""
+    """Whether the watermark covers and has reached the end of the window."""
     return rules.by_watermark and rules.watermark is not None and rules.watermark >= window.end
 
 
 def is_complete(window: Interval, members: Iterable[Member], tolerance: int) -> bool:
-    """Whether the bounds of the members cover the window, but for holes no longer than the tolerance. What
-    nothing covers is not complete, however short it is."""
+    """Whether the bounds of the members cover the window, except for holes within the tolerance. A window
+    without any coverage is not complete, however short it is."""
     return not _wide(window, members, tolerance)
 
 
@@ -196,7 +198,8 @@ def readiness(
     now: int,
     undecided: Sequence[Undecided] = (),
 ) -> Readiness:
-    """Cutoff first, then undecided slices, coverage and gaps: the first that fails is the reason."""
+    """Check the cutoff first, then undecided slices, coverage and gaps: the first that fails is the
+    reason."""
     if not used:
         return Readiness(False, EMPTY, "no slice is left")
     at = cutoff(window, rules)
@@ -228,7 +231,7 @@ def evaluate(
     now: int,
     pending: PendingSlices = NOTHING_PENDING,
 ) -> Evaluation:
-    """Everything that follows for a window from the slices that touch it, and those that may."""
+    """Everything that follows for a window from the slices that touch it or may touch it."""
     found = _evaluate(window, members, rules, now, pending)
     return _unchanged(window, members, rules, found) if rules.is_sealed(window.key.interval) else found
 
@@ -236,7 +239,7 @@ def evaluate(
 def _unchanged(
     window: Window, members: Sequence[Member], rules: WindowRules, found: Evaluation
 ) -> Evaluation:
-    """Of a sealed window: what was built of it stays, and other slices are ignored."""
+    """The evaluation of a sealed window: what was built stays, and other slices are ignored."""
     built = window.file is not None
     if not built and not members:
         return replace(found, withdraw=False)
@@ -271,7 +274,7 @@ def _evaluate(
     used, ignored = admit(interval, members, rules, sealed)
     names = frozenset(member.name for member in used)
     state = readiness(interval, used, rules, now, undecided_of(window, members, rules, pending))
-    keeps_waiting = state.reason == PENDING  # whatever else there is to say is said when it is over
+    keeps_waiting = state.reason == PENDING  # the other reasons are given when this one is over
     served = serves(interval, [m for m in used if is_on_time(interval, m, rules)], rules)
     covered = not served and state.ready and rules_cover(interval, used, rules)
     seals = bool(used) and (covered or sealed is not None)
@@ -299,19 +302,19 @@ def _evaluate(
 
 
 def has_other_rules(window: Window, rules: WindowRules) -> bool:
-    """Whether the window was last evaluated by other rules than these."""
+    """Whether the window was last evaluated by other rules."""
     return window.rules is not None and window.rules != rules.name
 
 
 def has_other_columns(window: Window, rules: WindowRules) -> bool:
-    """Whether its dataset has other columns than are declared now."""
+    """Whether its dataset has other columns than those declared now."""
     built = window.file is not None and window.columns is not None and rules.columns is not None
     return built and window.columns != rules.columns
 
 
 def _still_seals(window: Interval, members: Sequence[Member], rules: WindowRules, sealed: int) -> bool:
-    """Whether what counts by the seal makes the window one that may be built; otherwise the build that sealed
-    it would not have happened."""
+    """Whether what counts by the seal still allows the window to be built; if not, the build that sealed it
+    would not have happened."""
     used, _ = admit(window, members, rules, sealed)
     return serves(window, used, rules)
 
@@ -319,7 +322,7 @@ def _still_seals(window: Interval, members: Sequence[Member], rules: WindowRules
 def undecided_of(
     window: Window, members: Sequence[Member], rules: WindowRules, pending: PendingSlices
 ) -> list[Undecided]:
-    """The landed slices without an outcome that the window has to wait for."""
+    """The landed slices without an outcome that the window must wait for."""
     if not pending:
         return []
     interval = window.key.interval
@@ -334,13 +337,13 @@ def undecided_of(
 
 
 def seal_of(window: Interval, used: Sequence[Member], rules: WindowRules) -> int:
-    """The place in the ledger up to which late slices count, when these and no others do."""
+    """The ledger offset up to which late slices count, if exactly these slices count."""
     late = [member.counts_as for member in used if member.arrival > last_arrival(window, rules)]
     return max(late, default=0)
 
 
 def last_arrival(window: Interval, rules: WindowRules) -> int:
-    """A slice that arrives after this is late for the window, if it was served by then."""
+    """A slice that arrives later is late for the window, if the window was served by then."""
     return cutoff(window, rules) + rules.max_lateness
 
 
@@ -351,12 +354,12 @@ def is_final(
     now: int,
     pending: PendingSlices = NOTHING_PENDING,
 ) -> bool:
-    """Whether nothing that still arrives, and nothing that has landed and may yet be read, can change the
-    window: only a retraction or a rebuild can."""
+    """Whether nothing that still arrives, or has landed and may yet be read, can change the window: only a
+    retraction or a rebuild can."""
     interval = window.key.interval
     if window.phase is not Phase.BUILT:
         return False
-    if rules.is_sealed(interval):  # its raw has expired: whatever comes is ignored
+    if rules.is_sealed(interval):  # its raw has expired: later slices are ignored
         return True
     if now <= last_arrival(interval, rules):
         return False
@@ -366,14 +369,14 @@ def is_final(
 
 
 def has_one_on_time(window: Interval, first_arrival: int | None, rules: WindowRules) -> bool:
-    """`was_served` of a window that may be incomplete, by the first arrival of its members alone."""
+    """`was_served` for a window that may be incomplete, by the first arrival of its members alone."""
     assert rules.allow_incomplete, rules
     assert not rules.by_watermark, rules
     return first_arrival is not None and first_arrival <= last_arrival(window, rules)
 
 
 def was_served(window: Window, members: Sequence[Member], rules: WindowRules) -> bool:
-    """Whether slices that arrived in time made it complete, so that later ones do not count."""
+    """Whether slices that arrived in time completed it, so that later ones do not count."""
     interval = window.key.interval
     on_time = [member for member in members if is_on_time(interval, member, rules)]
     return window.sealed is not None or serves(interval, on_time, rules)
@@ -396,8 +399,8 @@ def _trigger(window: Window, used: frozenset[str], members: Sequence[Member], ru
 
 
 def _lost(window: Window, members: Sequence[Member]) -> bool:
-    """Whether what was built holds a slice that is no longer a member: it was retracted, or judged again."""
-    if window.observed is None:  # nothing stands, or it was asked to be made again and may not be any more
+    """Whether the build holds a slice that is no longer a member: it was retracted, or decided again."""
+    if window.observed is None:  # there is no build, or a rebuild was asked for and is no longer possible
         return window.file is not None
     return set_hash(member.name for member in members if member.observed) != window.observed
 
@@ -420,7 +423,7 @@ def _edges(window: Interval, edges: Sequence[Interval]) -> str:
 
 
 def _at(window: Interval, instant: int) -> str:
-    """The time of day where the window lies within one day, the whole instant elsewhere."""
+    """The time of day if the window lies within one day, else the whole instant."""
     text = format_instant(instant)
     if align(window.start, DAY) != align(window.end - 1, DAY) or instant >= MAX_INSTANT:
         return text

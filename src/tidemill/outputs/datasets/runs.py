@@ -1,4 +1,4 @@
-"""What the rows of a slice say about the time that it covers: where they lie, and how closely.
+"""The spans of time that the rows of a slice cover.
 
 It reads two columns of raw, for many slices at once, and changes nothing.
 """
@@ -18,7 +18,7 @@ from tidemill.model.time import Interval
 from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.snapshot import Range, Snapshot
 
-_ROWS: Final = 4_000_000  # whose times are in memory at once, unless one slice has more
+_ROWS: Final = 4_000_000  # rows whose times are in memory at once, unless one slice has more
 
 
 def has_rows_of_its_own(entry: SliceEntry) -> bool:
@@ -28,7 +28,8 @@ def has_rows_of_its_own(entry: SliceEntry) -> bool:
 
 
 def rows_held(entry: SliceEntry) -> int:
-    """How many accepted rows a slice holds: its own, and those of later arrivals that it repeats."""
+    """How many accepted rows a slice contains: its own, and those accepted from later slices that it
+    repeats."""
     return entry.counts.accepted + sum(repeat.rows for repeat in entry.repeats)
 
 
@@ -40,7 +41,7 @@ def _spans(entry: SliceEntry) -> list[Interval]:
 def event_times(
     raw: Callable[[], Snapshot | None], entries: Sequence[SliceEntry]
 ) -> Iterator[tuple[SliceEntry, Ints]]:
-    """The event times of the accepted rows that each slice holds, in order, for those that have any."""
+    """The sorted event times of the accepted rows that each slice contains, for slices with rows."""
     for group in row_groups(entries, _ROWS):
         snapshot = raw()
         if snapshot is None:
@@ -90,7 +91,7 @@ def is_repeated(lines: Ints, repeat: Repeat) -> Mask:
 
 
 def runs_of(times: Ints, tolerance: int) -> Iterator[Interval]:
-    """The stretches from row to row, in order, that have no hole longer than the tolerance."""
+    """The spans from row to row, in order, without a hole longer than the tolerance."""
     if not times.size:
         return
     breaks = np.flatnonzero(np.diff(times) - 1 > tolerance)

@@ -1,8 +1,7 @@
-"""Rows that do not fit in memory: set down on disk in buckets that follow each other, taken up one by one.
+"""Spills rows that do not fit in memory to disk, in consecutive buckets that are read one by one.
 
-Memory is bounded by a bucket and a buffer, whatever the rows are: a bucket that turns out too large is parted
-again, by time, then by id, down to single rows. The file has no name, so that nothing is left of it when the
-process dies.
+Memory is bounded by a bucket and a buffer: a bucket that turns out too large is partitioned again, by time,
+then by id, down to single rows. The file has no name, so that nothing is left when the process dies.
 """
 
 from __future__ import annotations
@@ -22,14 +21,15 @@ from tidemill.outputs.datasets.order import KEYS, Run, arranged, parted, whole
 from tidemill.storage.files import storage_errors
 
 MOST_BUCKETS: Final = 256  # of one file: each is written in pieces of buffer / buckets bytes
-_PARTS: Final = 16  # into which a bucket that is too large is parted
-_SAMPLE: Final = 1024  # keys looked at to find where
-_PIECES: Final = 16  # that a full buffer is written in at least: what is parted again is read piece by piece
-_SLACK: Final = 3  # a bucket may be as many times larger than it was meant to be
+_PARTS: Final = 16  # into which a bucket that is too large is partitioned
+_SAMPLE: Final = 1024  # keys sampled to find where
+# Pieces that a full buffer is written in at least: partitioning again reads piece by piece.
+_PIECES: Final = 16
+_SLACK: Final = 3  # how many times larger than planned a bucket may be
 
 
 class Spill:
-    """Buckets of rows in one file without a name."""
+    """Buckets of rows in one unnamed file."""
 
     def __init__(self, folder: Path, schema: pa.Schema, buckets: int, buffer_bytes: int) -> None:
         assert 0 < buckets <= MOST_BUCKETS, buckets
@@ -57,7 +57,7 @@ class Spill:
         self.close()
 
     def add(self, table: pa.Table, buckets: Ints) -> None:
-        """Rows, and the bucket of each."""
+        """Add rows, with the bucket of each."""
         self._held.append((table, buckets))
         self._held_bytes += table.nbytes
         if self._held_bytes >= self._buffer_bytes:
@@ -85,7 +85,7 @@ class Spill:
                     self.sizes[bucket] += batch.nbytes
 
     def finish(self) -> None:
-        """No more rows come; from now on they can be read."""
+        """End writing; from now on rows can be read."""
         self._flush()
         with storage_errors("spill to", self._folder):
             self._writer.close()
@@ -100,7 +100,7 @@ class Spill:
             yield pa.Table.from_batches([batch])
 
     def runs(self, buckets: Sequence[int], bucket_bytes: int) -> Iterator[Run]:
-        """The rows of buckets that follow each other, in order, about `bucket_bytes` of them at a time."""
+        """The rows of consecutive buckets, in order, about `bucket_bytes` at a time."""
         for bucket in buckets:
             if self.rows[bucket] > 1 and self.sizes[bucket] > _SLACK * bucket_bytes:
                 yield from self._parted(bucket, bucket_bytes)
@@ -112,19 +112,19 @@ class Spill:
         with Spill(self._folder, self._schema, cuts.num_rows + 1, self._buffer_bytes) as finer:
             self._pass_on(bucket, cuts, finer)
             for part in range(cuts.num_rows + 1):
-                if finer.rows[part] == self.rows[bucket]:  # rows that nothing tells apart
+                if finer.rows[part] == self.rows[bucket]:  # equal keys: rows that cannot be separated
                     yield arranged(whole(finer.pieces(part), self._schema))
                 else:
                     yield from finer.runs([part], bucket_bytes)
 
     def _pass_on(self, bucket: int, cuts: pa.Table, finer: Spill) -> None:
-        """A method of its own, so that nothing of it is held while the finer parts are taken up."""
+        """A method of its own, so that its memory is freed while the finer parts are read."""
         for table in self.pieces(bucket):
             finer.add(table, parted(table, cuts))
         finer.finish()
 
     def _cuts(self, bucket: int, parts: int) -> pa.Table:
-        """Keys that part a bucket about evenly, from a sample of it."""
+        """Keys that partition a bucket about evenly, from a sample of it."""
         every = max(1, int(self.rows[bucket]) // _SAMPLE)
         samples, skipped = [], 0
         for table in self.pieces(bucket):

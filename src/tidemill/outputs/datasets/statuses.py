@@ -1,12 +1,11 @@
-"""The state that a window is in for those who look: what is kept of it, and what time and landed slices make
-of that. Pure."""
+"""The state of a window as shown to users: from what is stored of it, the time, and landed slices. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 from tidemill.model.time import Interval
-from tidemill.model.windows import Member, Phase, Window, WindowGlance, WindowStatus
+from tidemill.model.windows import Member, Phase, Window, WindowGlance, WindowGroup, WindowStatus
 from tidemill.outputs.datasets.pending import PendingSlices
 from tidemill.outputs.datasets.rules import (
     CUTOFF,
@@ -22,7 +21,7 @@ KeptWindow = Callable[[], "tuple[Window, Sequence[Member]] | None"]
 
 
 class StatusRule:
-    """Says the state of windows of one stream at one instant."""
+    """Computes the state of windows of one stream at one instant."""
 
     def __init__(self, rules: WindowRules, pending: PendingSlices, now: int) -> None:
         self._rules = rules
@@ -30,7 +29,7 @@ class StatusRule:
         self._now = now
 
     def needs_members(self, glance: WindowGlance) -> bool:
-        """Whether what is kept of the window alone does not tell."""
+        """Whether the state depends on the members, not only on what is stored of the window."""
         if glance.phase is Phase.WAITING:
             return self._may_be_ready(glance)
         if glance.phase is not Phase.BUILT:
@@ -40,11 +39,28 @@ class StatusRule:
             return False
         return self._may_be_incomplete(glance)
 
+    def of_all(self, group: WindowGroup) -> WindowStatus | None:
+        """The state of all windows of a group; None: it is not the same, or more has to be known of each."""
+        if group.phase is Phase.WAITING:
+            return None if group.is_due else WindowStatus.WAITING
+        if group.phase is not Phase.BUILT:
+            return WindowStatus(group.phase.value)
+        first, last = (Interval(start, start + self._rules.span) for start in (group.first, group.last))
+        if self._rules.is_sealed(last):
+            return WindowStatus.FINAL
+        if self._rules.is_sealed(first):
+            return None
+        if self._now <= last_arrival(first, self._rules):
+            return WindowStatus.BUILT
+        if self._now <= last_arrival(last, self._rules) or self._pending:
+            return None
+        return None if self._rules.allow_incomplete and not group.is_sealed else WindowStatus.FINAL
+
     def of(
         self, glance: WindowGlance, kept: KeptWindow, first_arrivals: Mapping[int, int] | None = None
     ) -> WindowStatus:
-        """`kept` gives the window with its members; it is called only if they decide. Who has read the first
-        arrival of a member of each window, by start, spares most calls."""
+        """The state. `kept` gives the window with its members; it is called only if they decide. A caller
+        that has read the first arrival of a member of each window, by start, avoids most calls."""
         if glance.phase is Phase.WAITING:
             ready = self._may_be_ready(glance) and self._is_ready(kept())
             return WindowStatus.READY if ready else WindowStatus.WAITING
@@ -64,7 +80,7 @@ class StatusRule:
         return Interval(glance.start, glance.start + self._rules.span)
 
     def _may_be_incomplete(self, glance: WindowGlance) -> bool:
-        """Else it was complete when it was built, or it would not have been."""
+        """Whether the window may have been built incomplete."""
         return self._rules.allow_incomplete and glance.sealed is None
 
     def _was_served(

@@ -1,5 +1,5 @@
-"""Windows over time, for a picture of them: each with its state or, where they are too many, how many of each
-state lie in a stretch; and beside them slices by what they cover, and what nothing covers. It only reads."""
+"""Windows over time, for a chart: each with its state or, if they are too many, counts of states for each
+stretch; with slices by what they cover, and gaps. It only reads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The windows of a span. Of `windows` and `stretches` one is None."""
+    """The windows of a span. One of `windows` and `stretches` is None."""
 
     span: Interval  # that is shown
     extent: Interval | None  # of all windows there are
@@ -35,33 +35,38 @@ class Timeline:
     total: int  # windows in the span
     windows: Sequence[tuple[WindowGlance, WindowStatus]] | None
     stretches: Sequence[Stretch] | None
-    stretch: int  # how long a stretch is
+    stretch: int  # length of a stretch
     slices: Sequence[SliceGlance]  # newest first
     slices_total: int
-    gaps: Sequence[Interval]  # of the windows there are, what no slice covers
+    gaps: Sequence[Interval]  # what no slice covers, within the extent
 
 
 def timeline(
     reader: WindowReader, state: State, stream: str, width: int, span: Interval | None, limit: int
 ) -> Timeline:
-    """Of the windows of `width` that overlap `span` (None: all), one by one if there are at most `limit`."""
+    """The windows of `width` that overlap `span` (None: all), one by one if there are at most `limit`."""
     extent = state.window_extent(stream, width)
     shown = span or extent or Interval(0, 0)
     reach = Interval(align(shown.start, width), max(shown.end, align(shown.start, width)))
-    glances = state.window_glances(stream, width, reach)
-    statuses = reader.statuses(stream, glances)
-    listed = len(glances) <= limit
-    stretch = width if listed else stretch_for(shown, width, min(limit, MOST_STRETCHES))
+    inside, within = _both(shown, extent), _both(reach, extent) or Interval(0, 0)
+    most = (within.end - within.start) // width  # windows that can be there
+    stretch = stretch_for(shown, width, min(limit, MOST_STRETCHES))
+    counts = reader.counts(stream, width, within, stretch) if most > limit else None
+    total = sum(sum(one.values()) for one in (counts or {}).values())
+    glances = None
+    if counts is None or total <= limit:
+        glances, counts = state.window_glances(stream, width, within), None
     covered = state.covered(stream, shown)
-    inside = _both(shown, extent)
     return Timeline(
         span=shown,
         extent=extent,
         width=width,
-        total=len(glances),
-        windows=list(zip(glances, statuses, strict=True)) if listed else None,
-        stretches=None if listed else stretches(glances, statuses, stretch),
-        stretch=stretch,
+        total=total if glances is None else len(glances),
+        windows=None
+        if glances is None
+        else list(zip(glances, reader.statuses(stream, glances), strict=True)),
+        stretches=None if counts is None else [Stretch(at, counts[at]) for at in sorted(counts)],
+        stretch=width if counts is None else stretch,
         slices=state.slice_glances(stream, shown, limit),
         slices_total=len(covered),
         gaps=list(gaps(covered, inside))[:limit] if inside is not None else [],
@@ -69,24 +74,16 @@ def timeline(
 
 
 def stretch_for(span: Interval, width: int, most: int) -> int:
-    """A power of two of windows, so that zooming halves stretches; about `most` of them at most."""
+    """The length of a stretch: a power of two of windows, so that zooming halves it; about `most`
+    stretches."""
     stretch = width
     while (span.end - span.start) > stretch * max(1, most):
         stretch *= 2
     return stretch
 
 
-def stretches(glances: Sequence[WindowGlance], statuses: Sequence[WindowStatus], width: int) -> list[Stretch]:
-    """Those that have a window, by start."""
-    found: dict[int, dict[WindowStatus, int]] = {}
-    for glance, status in zip(glances, statuses, strict=True):
-        counts = found.setdefault(align(glance.start, width), {})
-        counts[status] = counts.get(status, 0) + 1
-    return [Stretch(start, found[start]) for start in sorted(found)]
-
-
 def gaps(covered: Iterable[tuple[int, int]], within: Interval) -> Iterator[Interval]:
-    """What of a span none of the intervals covers; they come by start."""
+    """The parts of a span that none of the intervals, sorted by start, covers."""
     reached = within.start
     for start, end in covered:
         if start > reached:

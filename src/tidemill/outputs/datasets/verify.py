@@ -1,6 +1,6 @@
-"""Proves datasets: each one that is current is built again from raw, beside the warehouse, and compared.
+"""Verifies datasets: each current one is built again from raw, outside the warehouse, and compared.
 
-It changes nothing. The same set of slices gives the same bytes, so the comparison is of bytes.
+It changes nothing. Equal sets of slices give equal bytes, so bytes are compared.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tidemill.outputs.datasets.rules import (
     has_other_rules,
     windows_of,
 )
+from tidemill.storage.bucket_path import local_copy, size_of
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.snapshot import Snapshot
 
@@ -41,7 +42,7 @@ _GROUP = 256  # windows that one unit builds again
 @dataclass(frozen=True, slots=True)
 class _Proof:
     unit: BuildUnit
-    files: Sequence[str]  # of the datasets, as they stand
+    files: Sequence[str]  # of the datasets in the warehouse
     rows: Sequence[int]  # of each
 
 
@@ -55,8 +56,8 @@ def verify_datasets(
     scratch: Path,
     raw_from: int | None = None,
 ) -> tuple[int, list[Difference]]:
-    """How many datasets were held against raw, and what is wrong with any of them; those of windows that
-    begin before `raw_from`, where raw is gone, are only looked at."""
+    """How many datasets were compared with raw, and the differences; those of windows that begin before
+    `raw_from`, where raw has expired, are only checked for damage."""
     known, columns = {entry.id: entry for entry in entries}, columns_name(dataset_schema(stream))
     differences: list[Difference] = []
     good: list[tuple[Window, Dataset]] = []
@@ -68,7 +69,8 @@ def verify_datasets(
         looked += not is_sealed
         dataset, wrong = _look(warehouse, window, known)
         differences += [(str(window.key.interval), text) for text in wrong]
-        current = not wrong and window.desired == window.observed  # another set is on its way otherwise
+        # Otherwise another set of slices is about to be built.
+        current = not wrong and window.desired == window.observed
         if dataset is None or not current or is_sealed:
             continue
         if dataset.columns == columns:
@@ -95,7 +97,7 @@ def verify_datasets(
             files = [str(warehouse / dataset.file) for dataset in datasets]
             proofs.append(_Proof(unit, files, [dataset.rows for dataset in datasets]))
     read = {path for proof in proofs for window in proof.unit.windows for path in window.raw}
-    size = sum(Path(path).stat().st_size for path in read)
+    size = sum(size_of(path) for path in read)
     differences += engine.run(_prove, proofs, "verify datasets", size)
     return looked, differences
 
@@ -103,8 +105,8 @@ def verify_datasets(
 def verify_sets(
     state: State, rules: WindowRules, stream: str, entries: Sequence[SliceEntry], now: int
 ) -> Iterator[Difference]:
-    """Holds every window against the ledger and the rules: its members, which of them count, and whether it
-    is ready. What the next round evaluates anyway is not held against them."""
+    """Compare every window with the ledger and the rules: its members, which of them count, and whether it is
+    ready. Windows that the next round evaluates anyway are skipped."""
     due = {window.key for window, _ in state.due(stream, now, sys.maxsize >> 1)}
     pending = PendingSlices(state.undecided(stream), rules.future)
     waiting = {entry.id for entry in state.unassigned_slices(stream, len(entries) + 1)}
@@ -121,7 +123,7 @@ def verify_sets(
         for slice_id in sorted(missing):
             yield str(window.key.interval), f"slice {slice_id} touches it and is not known to"
         if rules.is_sealed(window.key.interval):
-            continue  # it stays as it is, whatever touches it
+            continue  # it does not change, whatever touches it
         if has_other_rules(window, rules):
             yield str(window.key.interval), "it was evaluated by other rules than are declared now"
             continue
@@ -141,14 +143,14 @@ def verify_sets(
             ):
                 yield (
                     str(window.key.interval),
-                    f"it is {_verdict(window)}, by the rules {_verdict(evaluation)}",
+                    f"it is {_readiness(window)}, by the rules {_readiness(evaluation)}",
                 )
     for start, slices in sorted(touching.items()):
         key = WindowKey(stream, start, rules.span)
         yield str(key.interval), f"{len(slices)} slices touch it and there is no such window"
 
 
-def _verdict(of: Window | Evaluation) -> str:
+def _readiness(of: Window | Evaluation) -> str:
     return "ready" if of.ready else f"waiting ({of.detail or of.reason})"
 
 
@@ -164,7 +166,7 @@ def _surely_touched(entry: SliceEntry, rules: WindowRules) -> Iterable[int]:
 def _look(
     warehouse: Path, window: Window, known: Mapping[str, SliceEntry]
 ) -> tuple[Dataset | None, list[str]]:
-    """The dataset of a window, and what is wrong with it that can be seen without building anything."""
+    """The dataset of a window, and problems that can be found without building anything."""
     try:
         dataset = dataset_of(warehouse, window)
     except StorageError as error:
@@ -211,7 +213,7 @@ def _again(dataset: Dataset, known: Mapping[str, SliceEntry]) -> Build:
 
 def _parts_by_window(raw: Snapshot, keys: Sequence[WindowKey]) -> dict[WindowKey, list[str]]:
     """The parts of raw that may have rows of each window; windows without any are left out. Each part is
-    looked at once, however many windows there are."""
+    checked once, however many windows there are."""
     keys = sorted(keys)
     starts, ends = [key.start for key in keys], [key.end for key in keys]
     found: dict[WindowKey, list[str]] = {}
@@ -227,19 +229,19 @@ def _parts_by_window(raw: Snapshot, keys: Sequence[WindowKey]) -> dict[WindowKey
 
 
 def _prove(proof: _Proof) -> Iterator[Difference]:
-    """A kernel: builds the datasets of a unit again and compares them, each thrown away at once."""
+    """A kernel: build the datasets of a unit again and compare them; each is removed at once."""
     scratch = Path(proof.unit.warehouse)
     for number, (file, built) in enumerate(zip(proof.files, build_windows(proof.unit), strict=True)):
         position = str(built.key.interval)
         if built.dataset is None:
             yield position, f"it cannot be built again: {built.error}"
             continue
-        if not built.dataset.rows:  # how many rows its file has was looked at before
+        if not built.dataset.rows:  # the number of rows in its file was checked before
             if proof.rows[number]:
                 yield position, f"raw gives no rows, and {file} has {proof.rows[number]}"
             continue
         fresh = scratch / built.dataset.file
-        if not _same(Path(file), fresh):
+        if not _same(local_copy(file), fresh):
             yield position, f"raw gives something else than {file}"
         fresh.unlink()
 

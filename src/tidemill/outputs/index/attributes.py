@@ -1,6 +1,6 @@
-"""What is known of the indexed attributes of a stream: kinds, how many events have them, commonest values.
+"""Facts about the indexed attributes of a stream: kinds, how many events have them, commonest values.
 
-Read from the index alone, a bounded number of entries of it; what was not read is said, never guessed.
+Read from a bounded number of index entries; what was not read is reported.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tidemill.outputs.index.table import BOOLEAN, KINDS, NUMBER, index_path
 from tidemill.storage.tables.parts import open_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
-MOST_DISTINCT: Final = 100_000  # values of one attribute that are told apart
-MOST_ENTRIES: Final = 10_000_000  # of the index that are read for all attributes together
+MOST_DISTINCT: Final = 100_000  # distinct values of one attribute that are counted
+MOST_ENTRIES: Final = 10_000_000  # index entries that are read for all attributes together
 TOP: Final = 10
 
 Value = str | bool | Decimal
@@ -34,17 +34,17 @@ class Attribute:
     path: str
     kinds: tuple[str, ...]
     events: int  # that have a value
-    distinct: int  # values; when `is_more`, that many were told apart and there are others
+    distinct: int  # distinct values; if `is_more`, so many were counted and there are others
     is_more: bool
-    top: tuple[tuple[Value, int], ...]  # commonest values, and how many events have each (is_more: at least)
+    top: tuple[tuple[Value, int], ...]  # commonest values with counts (if is_more: at least)
 
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
     attributes: tuple[Attribute, ...]  # in the order of declaration
-    events: int  # in the raw parts that were looked at
-    parts: int  # of raw that were looked at …
-    left_out: int  # … and those that were not: no index yet, or enough was read
+    events: int  # in the raw parts that were read
+    parts: int  # of raw that were read …
+    left_out: int  # … and those that were not: not indexed yet, or enough was read
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ def attributes(
     tenant: str | None = None,
     most_entries: int = MOST_ENTRIES,
 ) -> Attributes:
-    """Newest days first, until enough was read. With a tenant only its events count."""
+    """Reads the newest days first, until enough was read. With a tenant, only its events count."""
     seen = {path: _Seen() for path in indexed}
     parts = [part for part in raw.parts if part.rows]
     if tenant is not None:
@@ -126,7 +126,7 @@ def _count(seen: _Seen, group: EntryGroup, keep: Mask | None) -> None:
     if keep is not None:
         columns = columns.filter(pa.array(keep))
     counted = columns.group_by(["value", "exact"], use_threads=False).aggregate([([], "count_all")])
-    if seen.is_more:  # what stands once among its neighbours is not common
+    if seen.is_more:  # a value that occurs once among its neighbours is not common
         counted = counted.filter(pc.greater(counted.column("count_all"), 1))
     for value, exact, count in zip(
         counted.column("value").to_pylist(),

@@ -1,7 +1,7 @@
 """Entries of the index in groups of one path and kind, of which only those that can matter are read.
 
-They come from an index part, from payloads that no index knows, or from a column of raw: who asks sees no
-difference. Nothing is judged here.
+They come from an index part, from payloads that are not indexed yet, or from a column of raw; callers see no
+difference. Conditions are not evaluated here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
 from tidemill.outputs.index.table import BOOLEAN, NUMBER, STRING
+from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.tables.parts import open_part, part_errors
 
 # Imports inside functions keep start-up short: a search reads the index without Numba.
@@ -28,7 +28,7 @@ Edge = bytes | float
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Of the entries of a group: texts, or numbers with their exact texts."""
+    """The values of the entries of a group: strings, or numbers with their exact texts."""
 
     text: pa.StringArray | None = None
     number: np.ndarray | None = None
@@ -37,7 +37,7 @@ class Values:
 
 @dataclass(frozen=True, slots=True)
 class EntryGroup:
-    """Entries of one path and kind; `low` and `high` are its least and greatest value, when known."""
+    """Entries of one path and kind; `low` and `high` are the least and the greatest value, if known."""
 
     kind: str
     low: Edge | None
@@ -108,13 +108,13 @@ def _edge(value: object) -> Edge:
 
 
 def metadata_of(path: str) -> pq.FileMetaData:
-    """Of a part, which never changes under its name."""
+    """The metadata of a part, which never changes under its name."""
     return _metadata(path, *_written(path))
 
 
 def _written(path: str) -> tuple[int, int]:
     with part_errors(path):
-        said = Path(path).stat()
+        said = local_copy(path).stat()
     return said.st_size, said.st_mtime_ns
 
 
@@ -126,7 +126,7 @@ def _metadata(path: str, _size: int, _written: int) -> pq.FileMetaData:
 
 @contextmanager
 def index_source(path: str, rows: int, extra: Mapping[str, Sequence[EntryGroup]]) -> Iterator[EntrySource]:
-    """The entries of the index part of a raw part with so many rows, and what is known besides."""
+    """The entries of the index part of a raw part with so many rows, and what else is known of it."""
     metadata, positions = _directory(path, *_written(path))
     tally = Tally()
     known: dict[str, Sequence[EntryGroup]] = dict(extra)
@@ -164,9 +164,9 @@ def _file_group(file: pq.ParquetFile, position: _Position, tally: Tally) -> Entr
 def payload_source(
     payload: pa.StringArray, paths: Sequence[str], extra: Mapping[str, Sequence[EntryGroup]] | None = None
 ) -> EntrySource:
-    """The same of payloads at hand; their rows are counted from 0."""
+    """The same for payloads in memory; their rows are counted from 0."""
     from tidemill.outputs.index.extract import (
-        Extraction,  # compiled: who finds all in the index need not wait for it
+        Extraction,  # compiled: not loaded if the index has everything
     )
 
     extraction = Extraction(paths)
@@ -188,6 +188,6 @@ def _piece_group(kind: str, piece: pa.Table) -> EntryGroup:
 
 
 def text_group(texts: pa.StringArray) -> EntryGroup:
-    """A column of raw, one text for every row."""
+    """A column of raw, one string for every row."""
     size = len(texts)
     return EntryGroup(STRING, None, None, size, lambda: Values(text=texts), lambda: np.arange(size))

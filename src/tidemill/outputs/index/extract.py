@@ -1,7 +1,7 @@
 """The kernel that makes the index of a raw part: which rows have which value at the indexed paths.
 
-A pure function of the part and the paths, to the byte. It reads raw and nothing else, so what the gate
-turned away cannot be in an index.
+A pure function of the part and the paths, to the byte. It reads only raw, so that rejected records are never
+indexed.
 """
 
 from __future__ import annotations
@@ -9,27 +9,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Bytes, Ints, Mask
-from tidemill.formats.arrow import string_buffers
+from tidemill.formats.arrow import column_at, string_buffers
 from tidemill.formats.columns import strings
 from tidemill.formats.decide import Number
+from tidemill.formats.declared import Column, RawColumn, RawColumns
 from tidemill.formats.json_core import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, TRUE
 from tidemill.formats.json_core import STRING as PLAIN
 from tidemill.formats.locate import Located, locate, paths_of, unescaped
-from tidemill.model.errors import StorageError
-from tidemill.outputs.index.numbers import Doubles, key_of, keys_of
+from tidemill.formats.payload_columns import damaged_payload
+from tidemill.outputs.index.numbers import Doubles, key_of, keys_of, keys_of_decimals, keys_of_integers
 from tidemill.outputs.index.table import BOOLEAN, GROUP_ROWS, INDEX, NULL, NUMBER, STATS, STRING, IndexFooter
+from tidemill.raw.footers import declared_in
+from tidemill.raw.payloads import PartPayloads
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 
+_EXACT: Final = ("string", "integer", "boolean", "decimal")  # types whose columns hold what JSON says
 _BATCH_ROWS: Final = 32_768
-_SEEN: Final = 100_000  # arrays that are remembered, as they may come again
+_SEEN: Final = 100_000  # arrays that are cached, as they may occur again
 _DECODER: Final = json.JSONDecoder(parse_float=Number, parse_int=Number)
 
 Scalar = str | bool | Number | None
@@ -62,7 +67,7 @@ def build_index(unit: IndexUnit) -> StagedPart:
         groups.extend(range(done, done + piece.num_rows, GROUP_ROWS))
         done += piece.num_rows
     return write_part(
-        Path(unit.folder),
+        warehouse_path(unit.folder),
         unit.name,
         pa.concat_tables([INDEX.empty_table(), *pieces]),
         partition=unit.partition,
@@ -74,7 +79,7 @@ def build_index(unit: IndexUnit) -> StagedPart:
 
 
 def values_at(value: object, steps: Sequence[str]) -> Iterator[Scalar]:
-    """The scalars at a path, null among them; every element of an array is looked into."""
+    """The scalars at a path, including null; arrays on the way are searched element by element."""
     if isinstance(value, list):
         for element in value:
             yield from values_at(element, steps)
@@ -86,17 +91,17 @@ def values_at(value: object, steps: Sequence[str]) -> Iterator[Scalar]:
 
 
 class _Entries:
-    """What is found at one path: values of each kind, with their rows."""
+    """The values at one path, by kind, with their rows."""
 
     def __init__(self) -> None:
         self.texts: list[tuple[pa.StringArray, Ints]] = []
         self.numbers: list[tuple[Doubles, pa.StringArray, Ints]] = []
         self.booleans: list[tuple[Mask, Ints]] = []
         self.nulls: list[Ints] = []  # of rows that have a value too
-        self.fanned = False  # whether a row can have several values, or rows came out of order
+        self.fanned = False  # whether a row can have several values, or rows are out of order
 
     def spread(self, found: Sequence[tuple[int, Scalar]]) -> None:
-        """Values that were in arrays."""
+        """Add values that were in arrays."""
         self.fanned = True
         texts = [(value, row) for row, value in found if isinstance(value, str)]
         numbers = [(key_of(value.text), row) for row, value in found if isinstance(value, Number)]
@@ -114,7 +119,7 @@ class _Entries:
             self.nulls.append(np.array(nulls, np.int64))
 
     def pieces(self, path: str) -> Iterator[tuple[str, pa.Table]]:
-        """Rows of the index of each kind, by value and row."""
+        """The index rows of each kind, by value and row."""
         if self.booleans:
             truth = np.concatenate([values for values, _ in self.booleans]).astype(np.int64)
             order, rows, (codes,) = self._sorted([truth], [rows for _, rows in self.booleans])
@@ -140,7 +145,8 @@ class _Entries:
     def _sorted(
         self, keys: Sequence[np.ndarray], pieces: Sequence[Ints]
     ) -> tuple[Ints, Ints, Sequence[np.ndarray]]:
-        """The order by keys and row, the rows in it, and the keys; what a row has twice is there once."""
+        """The order by keys and row, the rows in that order, and the keys; repeats within a row are
+        removed."""
         rows = np.concatenate(pieces)
         if not self.fanned:
             order = (
@@ -161,7 +167,7 @@ def _rows(rows: Iterator[int]) -> Ints:
 
 
 def _ranks(texts: pa.StringArray) -> tuple[np.ndarray, pa.StringArray]:
-    """Each text's place among the distinct ones in order (null: -1), and those."""
+    """The position of each string among the sorted distinct ones (null: -1), and those."""
     coded = texts.dictionary_encode()
     order = pc.sort_indices(coded.dictionary).to_numpy()
     small = np.uint16 if order.size < 1 << 16 and not texts.null_count else np.int32  # sorts in one pass
@@ -196,26 +202,62 @@ def _piece(
     )
 
 
-# -- reading payloads
+# -- reading columns and payloads
 
 
 def _read(unit: IndexUnit) -> tuple[Extraction, int]:
-    plan = Extraction(unit.paths)
     before = 0
     with open_part(unit.raw) as file:
-        for batch in file.iter_batches(_BATCH_ROWS, columns=["payload"], use_threads=False):
-            plan.add(batch.column(0), before)
+        declared = declared_in(file, unit.raw)
+        known = columns_at(unit.paths, declared, file)
+        plan = Extraction(unit.paths, frozenset(known))
+        left = [path for path in unit.paths if path not in known]
+        payloads = PartPayloads(declared, left)
+        names = [each.leaf for each in known.values()] + (payloads.names if left else [])
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(dict.fromkeys(names)), use_threads=False):
+            for path, each in known.items():
+                plan.add_column(path, each.column, column_at(batch, each.path), before)
+            if left:
+                plan.add(payloads.of(batch), before)
             before += batch.num_rows
     return plan, before
 
 
-class Extraction:
-    """Collects the values at some paths of payloads. What is located for a path: it, and whatever leads to
-    it, as that may be an array."""
+def columns_at(
+    paths: Sequence[str], declared: RawColumns | None, file: pq.ParquetFile
+) -> dict[str, RawColumn]:
+    """Paths whose values are exactly those of a column of the part. A field of an object may also be inside
+    of an array, where its column is null: a path of several steps needs a column without nulls."""
+    if declared is None:
+        return {}
+    inexact = declared.misfits | declared.rounded
+    exact = {
+        each.name: each
+        for each in declared.columns
+        if each.column.type in _EXACT and each.name not in inexact
+    }
+    found = {path: exact[path] for path in paths if path in exact}
+    return {
+        path: each for path, each in found.items() if len(each.path) == 1 or not _has_nulls(file, each.leaf)
+    }
 
-    def __init__(self, paths: Sequence[str]) -> None:
+
+def _has_nulls(file: pq.ParquetFile, leaf: str) -> bool:
+    """Whether a column may have nulls, by the statistics of row groups."""
+    schema = file.schema
+    position = next(number for number in range(len(schema)) if schema.column(number).path == leaf)
+    groups = (file.metadata.row_group(group) for group in range(file.num_row_groups))
+    said = (group.column(position).statistics for group in groups)
+    return any(each is None or not each.has_null_count or each.null_count for each in said)
+
+
+class Extraction:
+    """Collects the values at some paths. In payloads it locates for each path the value and everything on the
+    way, as that may be an array."""
+
+    def __init__(self, paths: Sequence[str], in_columns: frozenset[str] = frozenset()) -> None:
         self._entries = {path: _Entries() for path in paths}
-        leading = {path: _prefixes(path) for path in self._entries}
+        leading = {path: _prefixes(path) for path in self._entries if path not in in_columns}
         columns = sorted({column for found in leading.values() for column, _ in found})
         position = {column: number for number, column in enumerate(columns)}
         self._paths = paths_of(columns)
@@ -230,18 +272,30 @@ class Extraction:
             for kind, piece in self._entries[path].pieces(path):
                 yield path, kind, piece
 
+    def add_column(self, path: str, column: Column, array: pa.Array, before: int) -> None:
+        """The values of a path from the column that has them."""
+        entries = self._entries[path]
+        rows = np.flatnonzero(np.asarray(array.is_valid()))
+        if not rows.size:
+            return
+        values = array.drop_null()
+        if column.type == "string":
+            entries.texts.append((values, rows + before))
+        elif column.type == "boolean":
+            entries.booleans.append((values.to_numpy(zero_copy_only=False), rows + before))
+        elif column.type == "integer":
+            entries.numbers.append((*keys_of_integers(values.to_numpy()), rows + before))
+        else:
+            entries.numbers.append((*keys_of_decimals(values, column), rows + before))
+
     def add(self, payload: pa.StringArray, before: int) -> None:
         offsets, read_only = string_buffers(payload)
         low, high = int(offsets[0]), int(offsets[-1])
-        data = read_only[low:high].copy()  # writable, as the kernels are compiled
+        data = read_only[low:high].copy()  # writable, as kernels are compiled
         ends = offsets.astype(np.int64) - low
         found = locate(data, ends[:-1], ends[1:], self._paths)
         if found.damaged.any():
-            record = payload[int(np.flatnonzero(found.damaged)[0])].as_py()
-            raise StorageError(
-                f"a payload in raw is no JSON object: {record[:80]!r}",
-                hint="`tidemill repair` sets the damaged part aside and makes it again",
-            )
+            raise damaged_payload(payload[int(np.flatnonzero(found.damaged)[0])].as_py())
         for path, leading in self._leading.items():
             entries = self._entries[path]
             _scalars(entries, data, found, leading[-1][0], before)
@@ -268,13 +322,13 @@ class Extraction:
 
 
 def _prefixes(path: str) -> list[tuple[str, tuple[str, ...]]]:
-    """What leads to a path, itself last, with the steps that remain from there."""
+    """The prefixes of a path, itself last, each with the steps that remain."""
     steps = path.split(".")
     return [(".".join(steps[:n]), tuple(steps[n:])) for n in range(1, len(steps) + 1)]
 
 
 def _scalars(entries: _Entries, data: Bytes, found: Located, column: int, before: int) -> None:
-    """The values that stand there themselves, not in an array."""
+    """The values that are at the path itself, not in an array."""
     tags, starts, ends = found.tags[column], found.starts[column], found.ends[column]
     rows = np.flatnonzero((tags == PLAIN) | (tags == ESCAPED))
     if rows.size:

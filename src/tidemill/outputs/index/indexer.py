@@ -1,14 +1,13 @@
-"""Keeps the index of a stream current: each raw part within its retention has an index part, no other has.
+"""Keeps the index of a stream current: each raw part within its retention has exactly one index part.
 
-Desired is what raw holds, observed is what the parts of the index are named after; new events, retractions,
-other declared paths and crashes are all answered by the difference. It never changes raw.
+What is desired follows from raw, what exists from the names of the index parts; new events, retractions,
+other declared paths and crashes are all handled by the difference. It never changes raw.
 """
 
 from __future__ import annotations
 
 import filecmp
 import logging
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,8 @@ from tidemill.model.slices import set_hash
 from tidemill.model.time import Interval
 from tidemill.outputs.index.extract import IndexUnit, build, build_index
 from tidemill.outputs.index.table import in_folder, index_name, index_path, index_table
+from tidemill.storage.bucket_path import warehouse_path
+from tidemill.storage.files import remove_tree
 from tidemill.storage.tables.checksums import named_checksums
 from tidemill.storage.tables.parts import StagedPart, read_footer, read_part
 from tidemill.storage.tables.snapshot import Part
@@ -48,25 +49,26 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class IndexDifference:
-    """An index part that is not what raw says it should be."""
+    """An index part that differs from what raw gives."""
 
     part: str
     what: str
 
 
 class Indexer:
-    """The index of one stream. `raw` is looked at as it stands: who has just committed to it refreshes it."""
+    """The index of one stream. `raw` is used as it is: a caller that has committed to it must refresh it."""
 
     def __init__(self, warehouse: Path, stream: Stream, engine: Engine, raw: Table) -> None:
         self.stream = stream
         self.engine = engine
         self.raw = raw
         self.table = index_table(warehouse, stream.name, raw.partition_by)
-        self._settled: tuple[int, int] | None = None  # versions of raw and index that were found in agreement
+        self._settled: tuple[int, int] | None = None  # versions of raw and index that were found to agree
         self._due: int | None = None  # when the oldest part leaves the index
 
     def refresh(self, now: int) -> Indexed:
-        """Build what is missing and remove what is not wanted, in one commit. Cheap when there is nothing."""
+        """Build what is missing and remove what is obsolete, in one commit. Cheap if there is nothing to
+        do."""
         self.raw.refresh()
         self.table.refresh()
         versions = (self.raw.version, self.table.version)
@@ -83,8 +85,8 @@ class Indexer:
         return Indexed(len(missing), len(gone), entries, self.table.version)
 
     def rebuild(self, now: int, span: Interval | None = None) -> Indexed:
-        """Make the index of the raw parts with events in the span (all when None) again from raw. What comes
-        out the same, to the byte, stays as it is."""
+        """Make the index of the raw parts with events in the span (None: all) again from raw. What is equal
+        to the byte stays as it is."""
         self.raw.refresh()
         self.table.refresh()
         self.table.clean_staging()
@@ -96,9 +98,9 @@ class Indexer:
         other = [
             current[path]
             for path, part in zip(again, built, strict=True)
-            if not _same(Path(part.path), self.table.root / current[path].path)
+            if not _same(warehouse_path(part.path), self.table.root / current[path].path)
         ]
-        if other:  # removed first: a part under the name of one that readers see would never be taken
+        if other:  # removed first: a part with the name of a visible one would be refused
             self.table.commit([], other, info={"batch": "rebuild"}, now=now)
             log.warning(
                 "%d index parts were not as raw has it", len(other), extra={"stream": self.stream.name}
@@ -108,7 +110,7 @@ class Indexer:
         return Indexed(len(built) + max(0, done.built - len(other)), done.removed, done.entries, done.version)
 
     def verify(self, now: int) -> list[IndexDifference]:
-        """Make every index part again, beside the table, and compare it to the byte."""
+        """Make every index part again, outside the table, and compare bytes."""
         self.raw.refresh()
         self.table.refresh()
         wanted = self._wanted(now)
@@ -128,13 +130,13 @@ class Indexer:
         try:
             found += self.engine.run(_check, units, "verify index", sum(raw.size for raw in wanted.values()))
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
         return sorted(found, key=lambda difference: difference.part)
 
     # -- desired
 
     def _wanted(self, now: int) -> dict[str, Part]:
-        """Where index parts should be, and of which raw part."""
+        """The paths of the index parts that should exist, each with its raw part."""
         return wanted_parts(self.stream, self.raw.snapshot().parts, now)
 
     def _next_expiry(self, parts: Iterable[Part]) -> int | None:
@@ -179,7 +181,7 @@ class Indexer:
 
 
 def wanted_parts(stream: Stream, parts: Iterable[Part], now: int) -> dict[str, Part]:
-    """Where index parts should be, and of which of the parts of raw."""
+    """The paths of the index parts that should exist, each with its raw part."""
     if not stream.indexed:
         return {}
     oldest = _LEAST if stream.retention.index is None else now - stream.retention.index
@@ -197,10 +199,10 @@ def _check(unit: _CheckUnit) -> Iterator[IndexDifference]:
     built = build_index(unit.build)
     path = in_folder(unit.build.partition, Path(unit.current).name)
     try:
-        if not _same(Path(built.path), Path(unit.current)):
+        if not _same(warehouse_path(built.path), warehouse_path(unit.current)):
             yield IndexDifference(path, f"differs from what {unit.build.raw_path} gives")
     finally:
-        Path(built.path).unlink()
+        warehouse_path(built.path).unlink()
 
 
 def _same(built: Path, other: Path) -> bool:
@@ -224,7 +226,7 @@ def _same_content(one: Path, other: Path) -> bool:
 
 
 def _newest(raw: Part) -> int:
-    """No event of the part is newer."""
+    """An instant that no event of the part is newer than."""
     found = raw.maxs.get("event_time")
     return found if isinstance(found, int) else 2**62
 

@@ -1,6 +1,6 @@
-"""JSON numbers in the index: a double that orders them, and the exact value where the double is not enough.
+"""JSON numbers in the index: a double that orders them, and the exact value where the double is not exact.
 
-No number is ever rounded into another one: two numbers have the same key when they are equal, only then.
+No number is rounded: two numbers have equal keys exactly if they are equal.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidemill.formats.arrays import Bytes, Ints, Mask
+from tidemill.formats.arrow import string_buffers
+from tidemill.formats.declared import Column
 from tidemill.formats.digits import parts_of
+from tidemill.formats.spellings import spelled
 
 # Imports inside functions keep start-up short: a search reads the index without Numba.
 
@@ -23,14 +26,14 @@ Doubles = NDArray[np.float64]
 Key = tuple[float, str | None]
 """The nearest double, and the exact number as `digits e exponent` unless the double stands for it."""
 
-_DIGITS: Final = 15  # that every double keeps
+_DIGITS: Final = 15  # digits that every double keeps
 _WHOLE: Final = 10**_DIGITS
 _FAR: Final = 400  # beyond all doubles, in powers of ten
-_FARTHEST: Final = 10**17  # powers of ten that a Decimal can hold
+_FARTHEST: Final = 10**17  # largest exponent of a Decimal
 
 
 def key_of(text: str) -> Key:
-    """Of a number as it is spelled in JSON."""
+    """The key of a number as it is spelled in JSON."""
     digits, exponent, negative = parts_of(text)
     if not digits:
         return 0.0, None
@@ -44,7 +47,7 @@ def key_of(text: str) -> Key:
         stands = len(digits) <= _DIGITS and math.isfinite(nearest)
     else:
         stands = Decimal(repr(nearest)) == Decimal(exact)
-    return nearest + 0.0, None if stands else exact  # + 0.0: there is no negative zero
+    return nearest + 0.0, None if stands else exact  # + 0.0: turns a negative zero into zero
 
 
 def key_of_decimal(value: Decimal | int) -> Key:
@@ -63,14 +66,10 @@ def number_of(text: str) -> Decimal:
 
 def keys_of(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doubles, pa.StringArray]:
     """`key_of` for many at once."""
-    from tidemill.formats.columns import whole_numbers  # compiled: a search that reads the index has no need
+    from tidemill.formats.columns import whole_numbers  # compiled: not needed by searches that read the index
 
     whole, is_whole = whole_numbers(data, starts, ends, tags)
-    nearest: Doubles = whole.astype(np.float64)
-    exact = pa.nulls(starts.size, pa.string())
-    long = is_whole & ((whole >= _WHOLE) | (whole <= -_WHOLE))
-    if long.any():
-        exact = _positioned(exact, long, _long_wholes(whole[long]))
+    nearest, exact = keys_of_integers(np.where(is_whole, whole, 0))
     rest = np.flatnonzero(~is_whole)
     if rest.size:
         found, texts = _fractions(data, starts[rest], ends[rest], tags[rest])
@@ -80,12 +79,32 @@ def keys_of(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doubles
     return nearest, exact
 
 
+def keys_of_integers(values: Ints) -> tuple[Doubles, pa.StringArray]:
+    """The same for integers of 64 bits."""
+    exact = pa.nulls(values.size, pa.string())
+    long = (values >= _WHOLE) | (values <= -_WHOLE)
+    if long.any():
+        exact = _positioned(exact, long, _long_wholes(values[long]))
+    return values.astype(np.float64), exact
+
+
+def keys_of_decimals(array: pa.Array, column: Column) -> tuple[Doubles, pa.StringArray]:
+    """The same for values of a column of decimals, without nulls."""
+    from tidemill.formats.json_core import FRACTION, INTEGER
+
+    texts = spelled(array, column, "short")
+    offsets, data = string_buffers(texts)
+    ends = offsets.astype(np.int64)
+    tags = np.where(np.asarray(pc.match_substring(texts, ".")), FRACTION, INTEGER).astype(np.uint8)
+    return keys_of(data.copy(), ends[:-1], ends[1:], tags)
+
+
 def _positioned(into: pa.StringArray, where: Mask, texts: pa.StringArray) -> pa.StringArray:
     return pc.replace_with_mask(into, pa.array(where), texts)
 
 
 def _long_wholes(values: Ints) -> pa.StringArray:
-    """The exact texts of whole numbers of more than 15 digits; null where the last ones are zeros."""
+    """The exact texts of integers of more than 15 digits; null where a double is exact."""
     texts = pc.cast(pa.array(values), pa.string())
     digits = pc.utf8_rtrim(texts, characters="0")
     zeros = pc.cast(pc.subtract(pc.binary_length(texts), pc.binary_length(digits)), pa.string())
@@ -95,13 +114,13 @@ def _long_wholes(values: Ints) -> pa.StringArray:
 
 
 def _fractions(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doubles, pa.StringArray]:
-    """Those that are no whole number of 64 bits. A short fraction, or one that is spelled as its double is,
-    needs no further look."""
+    """Keys of numbers that are not 64-bit integers. A short fraction, or one spelled like its double, is
+    exact."""
     from tidemill.formats.columns import strings
     from tidemill.formats.json_core import FRACTION
 
-    spelled = strings(data, starts, ends)
-    nearest = np.array(pc.cast(spelled, pa.float64()))
+    written = strings(data, starts, ends)
+    nearest = np.array(pc.cast(written, pa.float64()))
     plain = tags == FRACTION
     size = ends - starts - 1 - (data[starts] == 0x2D)
     sure = plain & (size <= _DIGITS)
@@ -109,12 +128,12 @@ def _fractions(data: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Doub
     exact: list[str | None] = []
     if unsure.size:
         again = pc.cast(pa.array(nearest[unsure]), pa.string())
-        same = np.asarray(pc.equal(again, spelled.take(pa.array(unsure)))) & plain[unsure]
-        same &= np.abs(nearest[unsure]) < _WHOLE  # of a greater one the digits may be made up
+        same = np.asarray(pc.equal(again, written.take(pa.array(unsure)))) & plain[unsure]
+        same &= np.abs(nearest[unsure]) < _WHOLE  # the digits of greater ones may not be exact
         sure[unsure[same]] = True
         known: dict[str, Key] = {}
         for row in np.flatnonzero(~sure).tolist():
-            text = spelled[row].as_py()
+            text = written[row].as_py()
             key = known.get(text)
             if key is None:
                 key = known[text] = key_of(text)

@@ -1,6 +1,7 @@
-"""The index table of a stream: its columns, the names of its parts, and what a part says of itself.
+"""The index table of a stream: its columns, the names of its parts, and their footers.
 
-An index part belongs to one raw part and one list of paths, and its name says which; nothing here reads one.
+An index part belongs to one raw part and one list of paths, and its name identifies both. Parts are not read
+here.
 """
 
 from __future__ import annotations
@@ -21,30 +22,32 @@ from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
 BOOLEAN, NULL, NUMBER, STRING = "boolean", "null", "number", "string"
-KINDS: Final = (BOOLEAN, NUMBER, STRING)  # of JSON values that can be looked for, in the order of the rows
+# Kinds of JSON values that can be searched, in the order of the rows.
+KINDS: Final = (BOOLEAN, NUMBER, STRING)
 
 INDEX: Final = pa.schema(
     [
         pa.field("path", pa.string()),
-        pa.field("kind", pa.string()),  # null only where an array has one beside values: it makes unknown
+        # Null only if an array has one beside values: a condition may then be unknown.
+        pa.field("kind", pa.string()),
         pa.field("text", pa.string()),  # of strings, and of booleans: false, true
         pa.field("number", pa.float64()),  # of numbers: the nearest double …
-        pa.field("exact", pa.string()),  # … and the number itself where the double does not stand for it
+        pa.field("exact", pa.string()),  # … and the exact number if the double is not
         pa.field("row", pa.int32()),  # in the raw part
     ]
 )
 STATS: Final = ("path", "kind", "text", "number")
-GROUP_ROWS: Final = 4096  # of a row group at most: what a look-up reads
+GROUP_ROWS: Final = 4096  # rows of a row group at most: what a look-up reads
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class IndexFooter:
-    """What an index part says of itself."""
+    """The footer of an index part."""
 
     stream: str
-    raw: str  # path of the raw part that it is of, in the table
-    paths: tuple[str, ...]  # that are indexed, ascending
+    raw: str  # path of its raw part in the table
+    paths: tuple[str, ...]  # the indexed paths, ascending
     rows: int  # of the raw part
     format: int = FORMAT
 
@@ -70,7 +73,7 @@ class IndexFooter:
 
 
 def index_table(warehouse: Path, stream: str, partition_by: Sequence[str]) -> Table:
-    """The table is partitioned as raw is: new ones are not, those of former versions have a folder a day."""
+    """The index table, partitioned as raw is: new ones are not, those of earlier versions by day."""
     return Table.open(
         layout.index(warehouse, stream),
         schema=pa.schema([*(pa.field(name, pa.string()) for name in partition_by), *INDEX]),
@@ -81,8 +84,8 @@ def index_table(warehouse: Path, stream: str, partition_by: Sequence[str]) -> Ta
 
 
 def index_path(raw: Part, paths: Sequence[str]) -> str:
-    """Where the index of a raw part is in the table, but for its checksums: a function of the part, the paths
-    and the format."""
+    """The path of the index of a raw part in its table, without checksums: it follows from the part, the
+    paths and the format."""
     return in_folder(raw.partition, index_name(raw, paths))
 
 

@@ -1,1 +1,1 @@
-"""Metrics at five levels: exact cells, kept in tiles, each made of a known set of slices."""
+"""Metrics at five levels: exact cells, kept in tiles, each made from a known set of slices."""

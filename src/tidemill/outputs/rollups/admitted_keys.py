@@ -1,7 +1,7 @@
-"""The roster: which keys a metric with `max_cardinality` has admitted; all others count under `__other__`.
+"""The keys that a metric with `max_cardinality` has admitted; all others count under `__other__`.
 
-The first N keys of a tenant in the order of the ledger are admitted for ever: a function of the ledger, not
-of batches. Nothing is ever lost from totals: what is not admitted only changes its key.
+The first N keys of a tenant in ledger order are admitted forever: a function of the ledger, not of batches.
+Totals lose nothing: a key that is not admitted is only renamed.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ KEYS_LEFT: Final = ".places"
 
 
 def key_columns(metric: Metric) -> list[str]:
-    """Of cells and observations: what makes a key of one tenant, and the tenant."""
+    """The columns of cells and observations that make a key of one tenant, and the tenant."""
     return ["tenant", *(f"k{i}" for i in range(len(metric.dimensions)))]
 
 
 def keys_of(metric: Metric, events: pa.Table) -> pa.Table:
-    """The keys of the events that the metric counts: tenant, k0 …, slice, and its first line in that."""
+    """The keys of the events that the metric counts: tenant, k0 …, slice, and the first line in it."""
     keep = passing(metric, events)
-    if metric.following is not None:  # only what is followed has a key
+    if metric.following is not None:  # only events of followed objects have a key
         for at in (metric.following.object, metric.following.state):
             valid = np.asarray(one(events.column(f"d{at}")).is_valid())
             keep = valid if keep is None else keep & valid
@@ -68,14 +68,14 @@ def admitted_schema(metric: Metric) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedKeys:
-    """The admitted keys of each limited metric, with the place in the ledger that each first came at."""
+    """The admitted keys of each limited metric, with the ledger offset of their first occurrence."""
 
     metrics: Mapping[str, Metric]
     admitted: Mapping[str, pa.Table] = field(default_factory=dict)
 
     @staticmethod
     def of(spec: RollupSpec) -> AdmittedKeys:
-        """That nobody is on."""
+        """Without any keys."""
         return AdmittedKeys({metric.name: metric for metric in spec.metrics if metric.limit is not None})
 
     def keys(self, metric: str) -> pa.Table:
@@ -83,11 +83,11 @@ class AdmittedKeys:
         return admitted_schema(self.metrics[metric]).empty_table() if found is None else found
 
     def admit(self, cells: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-        """Cells with the keys they count under; those that have one key now are still to be merged."""
+        """Cells under their admitted keys; cells that now share a key are not merged yet."""
         return {name: self.renamed(name, table) for name, table in cells.items()}
 
     def renamed(self, metric: str, table: pa.Table) -> pa.Table:
-        """Cells or observations: a key that is not admitted becomes the one of all others."""
+        """Cells or observations in which keys that are not admitted are replaced by `__other__`."""
         if metric not in self.metrics or not table.num_rows:
             return table
         declared = self.metrics[metric]
@@ -103,14 +103,14 @@ class AdmittedKeys:
         return table
 
     def is_full_for(self, metric: str, tenants: Sequence[str]) -> bool:
-        """Whether no key of these tenants can be admitted any more."""
+        """Whether no further key of these tenants can be admitted."""
         counts = self._counts(metric)
         limit = self.metrics[metric].limit or 0
         return all(counts.get(tenant, 0) >= limit for tenant in tenants)
 
     def grown(self, found: Mapping[str, pa.Table]) -> AdmittedKeys:
         """With the keys that come next in the ledger: per metric tenant, k0 …, seq, line. None of them may
-        come before one that is on the roster already, but for those that are on it themselves."""
+        precede a key that is already admitted, except those that are admitted themselves."""
         admitted = dict(self.admitted)
         for metric, keys in found.items():
             grown = self._with(metric, keys)
@@ -119,7 +119,7 @@ class AdmittedKeys:
         return AdmittedKeys(self.metrics, admitted)
 
     def before(self, seq: int) -> AdmittedKeys:
-        """As the slices before this place in the ledger made it."""
+        """The keys that slices before this ledger offset admitted."""
         kept = {
             name: table.filter(pc.less(table.column("seq"), seq)) for name, table in self.admitted.items()
         }
@@ -143,7 +143,7 @@ class AdmittedKeys:
         keys = keys.take(
             pc.sort_indices(keys, [("seq", "ascending"), ("line", "ascending")])
         ).combine_chunks()
-        _, first = grouped([coded(keys.column(name)) for name in names])  # each key where it first comes
+        _, first = grouped([coded(keys.column(name)) for name in names])  # each key at its first occurrence
         keys = keys.take(pa.array(np.sort(first)))
         tenants, rank = coded(keys.column("tenant")), np.empty(keys.num_rows, np.int64)
         order = np.argsort(tenants.of, kind="stable")
@@ -160,7 +160,7 @@ class AdmittedKeys:
 
 
 def _known(keys: pa.Table, table: pa.Table) -> Mask:
-    """Of each row whether its key is one of `keys`, compared column by column."""
+    """For each row whether its key is one of `keys`, compared column by column."""
     if not keys.num_rows:
         return np.zeros(table.num_rows, np.bool_)
     known = np.ones(table.num_rows, np.bool_)
@@ -169,7 +169,7 @@ def _known(keys: pa.Table, table: pa.Table) -> Mask:
         mine, their, missing = _alike(one(keys.column(name)), one(table.column(name)))
         known &= ~missing
         both = np.where(missing, 0, their)
-        width = int(max(mine.max(), both.max(initial=0))) + 1  # a dictionary may hold what no key has
+        width = int(max(mine.max(), both.max(initial=0))) + 1  # a dictionary may hold values that no key has
         distinct, ours = np.unique(ours * width + mine, return_inverse=True)
         at = np.searchsorted(distinct, theirs * width + both)
         found = at < distinct.size
@@ -180,13 +180,13 @@ def _known(keys: pa.Table, table: pa.Table) -> Mask:
 
 
 def _alike(keys: pa.Array, values: pa.Array) -> tuple[Ints, Ints, Mask]:
-    """Both as codes of the same values (nothing is 0), and which of `values` no key has."""
+    """Both as codes of the same values (null is 0), and which of `values` no key has."""
     if pa.types.is_dictionary(keys.type):
         texts = keys.dictionary
         mine = _codes(keys.indices)
         position = pc.index_in(values.dictionary, pc.cast(texts, values.dictionary.type))
         of_text = np.append(np.asarray(position.fill_null(-2)).astype(np.int64) + 1, 0)
-        first = np.asarray(pc.index_in(texts, texts)).astype(np.int64)  # a dictionary may have a text twice
+        first = np.asarray(pc.index_in(texts, texts)).astype(np.int64)  # a dictionary may have a string twice
         mine = np.where(mine > 0, np.append(first, 0)[mine - 1] + 1, 0)
         their = of_text[_codes(values.indices) - 1]
         return mine, their, their < 0
@@ -198,7 +198,7 @@ def _alike(keys: pa.Array, values: pa.Array) -> tuple[Ints, Ints, Mask]:
 
 
 def _codes(indices: pa.Array) -> Ints:
-    """Indices from 1; nothing is 0."""
+    """Indices from 1; null is 0."""
     filled = pc.fill_null(indices, -1) if indices.null_count else indices
     return np.asarray(filled).astype(np.int64) + 1
 
@@ -210,7 +210,7 @@ def _other_text(column: pa.DictionaryArray, others: Mask) -> pa.DictionaryArray:
 
 
 def joined_text(column: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Each text once in its dictionary."""
+    """The strings, each once in the dictionary."""
     first = np.asarray(pc.index_in(column.dictionary, column.dictionary)).astype(np.int32)
     if bool((first == np.arange(first.size)).all()):
         return column

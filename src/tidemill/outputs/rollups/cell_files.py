@@ -1,6 +1,6 @@
 """Files by which kernels hand cells on: a stream of Arrow batches for each metric, one after another.
 
-Only staging holds them; they are read memory-mapped, and what is not looked at is not read.
+They exist only in staging and are read memory-mapped, so that only what is used is read.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-from tidemill.formats.arrow import one, whole
+from tidemill.formats.arrow import one
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.cells import Cells
+from tidemill.storage.bucket_path import local_copy
+from tidemill.storage.files import replacing
 
 PARTIAL: Final = ".cells"
 _METRIC: Final = b"metric"
 
 
 def write_cells(path: Path, cells: Cells) -> None:
-    with whole(path) as attempt, pa.OSFile(str(attempt), "wb") as sink:
+    with replacing(path) as temporary, pa.OSFile(str(temporary), "wb") as sink:
         for name, table in cells.items():
             packed = table.unify_dictionaries().combine_chunks()
             packed = packed.replace_schema_metadata({_METRIC: name.encode()})
@@ -30,7 +32,7 @@ def write_cells(path: Path, cells: Cells) -> None:
 
 
 def read_cells(path: str) -> Cells:
-    source = pa.memory_map(path)
+    source = pa.memory_map(str(local_copy(path)))
     size = source.size()
     found: dict[str, pa.Table] = {}
     while source.tell() < size:
@@ -40,7 +42,7 @@ def read_cells(path: str) -> Cells:
 
 
 def write_partial(path: Path, cells: Cells) -> None:
-    """By bucket, so that a span of time lies together."""
+    """Write cells sorted by bucket, so that a span of time is contiguous."""
     write_cells(path, {name: _by_time(table) for name, table in cells.items()})
 
 

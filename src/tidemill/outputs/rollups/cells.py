@@ -1,10 +1,11 @@
 """Cells: for each metric one row per (tenant, dimensions, bucket), and the one operation on them, merging.
 
-Merging is associative and commutative, with no cells as identity, whatever the kind (each accumulator says
-why): no order of merging can change a bit. A state metric's cells are never made here: they need the past.
+Merging is associative and commutative, with no cells as identity, for each kind (the accumulators say why):
+the order of merging never changes a bit. Cells of state metrics are not made here: they depend on earlier
+events.
 
-The cells of a metric have: tenant, k0 … (its dimensions), of a state metric state, rule, from and to, bucket
-(microseconds), then what its accumulator keeps. They are sorted by all of these keys, nothing first.
+The cells of a metric have: tenant, k0 … (its dimensions), for a state metric state, rule, from and to, bucket
+(microseconds), then the columns of its accumulator. They are sorted by all of these keys, nulls first.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def no_cells(spec: RollupSpec) -> Cells:
 def accumulate(spec: RollupSpec, events: pa.Table, width: int) -> Cells:
     """Cells of accepted events: tenant, event_time (microseconds or timestamp), event_id, d0 …, m0 …
 
-    State metrics have none: what an event adds to them is decided by those before it.
+    State metrics get none: what an event adds to them depends on those before it.
     """
     bucket = buckets_of(one(events.column("event_time")).cast(pa.int64()).to_numpy(), width)
     keys = Keys(events, bucket, width)
@@ -83,7 +84,7 @@ def accumulate(spec: RollupSpec, events: pa.Table, width: int) -> Cells:
 
 
 def merge(spec: RollupSpec, many: Sequence[Cells], width: int) -> Cells:
-    """The cells of all, buckets widened to `width`, sorted; who does not have a metric has no cells of it."""
+    """The merged cells of all inputs, with buckets of `width`, sorted; an input may lack a metric."""
     return {
         metric.name: _merged(metric, [cells[metric.name] for cells in many if metric.name in cells], width)
         for metric in spec.metrics
@@ -91,7 +92,7 @@ def merge(spec: RollupSpec, many: Sequence[Cells], width: int) -> Cells:
 
 
 def of_tiles(cells: Cells, starts: Sequence[int], tile: int, *, inside: bool = True) -> Cells:
-    """The cells of the tiles that begin at `starts`; else those of all other tiles."""
+    """The cells of the tiles that begin at `starts`; or those of all other tiles."""
     found = {}
     for name, table in cells.items():
         chosen = within_tiles(one(table.column("bucket")).to_numpy(), starts, tile)
@@ -101,7 +102,7 @@ def of_tiles(cells: Cells, starts: Sequence[int], tile: int, *, inside: bool = T
 
 
 def within_tiles(instants: Ints, starts: Sequence[int], tile: int) -> Mask:
-    """Which instants lie in one of the tiles that begin at `starts`, which are ascending."""
+    """Which instants lie in one of the tiles that begin at `starts` (ascending)."""
     begins = np.asarray(starts, np.int64)
     if not begins.size:
         return np.zeros(instants.size, np.bool_)

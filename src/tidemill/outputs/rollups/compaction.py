@@ -1,7 +1,7 @@
-"""Which parts of the rollups table are merged, so that there are few: pure rules over their statistics.
+"""Which parts of the rollups table are merged to keep them few: pure rules over their statistics.
 
-Parts of about one size are merged once there are enough of them, so that a row is written again only when it
-comes into a part several times as large. A part that is large enough is never merged.
+Parts of similar size are merged once there are enough of them, so that a row is rewritten only into a part
+several times as large. A part that is large enough is never merged.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tidemill.formats.key_runs import crowded_tier
 from tidemill.outputs.rollups.tile_parts import PART_ROWS
 from tidemill.storage.tables.snapshot import Part
 
-FAN_IN: Final = 8  # parts of about one size that are merged
-LARGE: Final = PART_ROWS // 2  # rows of a part that stays as it is
-MOST_PARTS: Final = 512  # of a level that are merged at once,
+FAN_IN: Final = 8  # parts of similar size that are merged
+LARGE: Final = PART_ROWS // 2  # rows of a part that is not merged any more
+MOST_PARTS: Final = 512  # parts of a level that are merged at once,
 MOST_ROWS: Final = 8 * PART_ROWS  # with so many rows
 
 
 def crowded_parts(parts: Sequence[Part]) -> list[list[Part]]:
-    """For each level that has too many small parts, those to merge now."""
+    """For each level with too many small parts, those to merge now."""
     levels: dict[str, list[Part]] = {}
     for part in parts:
         if part.rows < LARGE:
@@ -30,7 +30,7 @@ def crowded_parts(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _crowded(small: Sequence[Part]) -> list[Part]:
-    """The oldest of the smallest tier that is full, as many as one round may merge."""
+    """The oldest parts of the smallest full tier, as many as one round may merge."""
     names = set(crowded_tier({part.path: part.rows for part in small}, FAN_IN))
     chosen: list[Part] = []
     rows = 0
@@ -48,14 +48,15 @@ def _first_bucket(part: Part) -> tuple[int, str]:
 
 
 class QuietVersions:
-    """Since when the rollups of each stream are what they are: small parts that wait are merged once nothing
-    was written there for a while, and a version is looked at once."""
+    """Since when the rollups of each stream are unchanged: small parts are merged once nothing was written
+    for a while, and each version is considered once."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, int | None]] = {}  # by stream: version, since when; None: looked at
+        # By stream: version and since when; None: considered.
+        self._seen: dict[str, tuple[int, int | None]] = {}
 
     def is_due(self, stream: str, version: int, pause: int, now: int) -> bool:
-        """Whether a version has lasted `pause`, and nobody has looked at it since."""
+        """Whether a version has lasted `pause` and was not considered yet."""
         known, since = self._seen.get(stream, (None, None))
         if known != version:
             self._seen[stream] = (version, now)

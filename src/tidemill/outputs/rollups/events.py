@@ -1,6 +1,6 @@
-"""Accepted events as the columns that metrics use, read back from raw, and which of them a metric counts.
+"""Reads accepted events from raw as the columns that metrics use, and finds which of them a metric counts.
 
-Raw says tenant, event time, id and place of every event; dimensions and measures are declared columns.
+Raw has tenant, event time, id and position of every event; dimensions and measures are declared columns.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tidemill.outputs.rollups.spec import Metric
 from tidemill.raw.columns import PartColumns, part_columns
 from tidemill.storage.tables.parts import open_part
 
-_KNOWN = ("tenant", "event_time", "event_id", "slice", "line")  # what raw itself says
+_KNOWN = ("tenant", "event_time", "event_id", "slice", "line")  # columns of raw itself
 
 
 def metric_plan(plan: ReadPlan) -> ReadPlan:
-    """Only what metrics look at, and nothing is required: acceptance was decided long ago."""
+    """A plan that reads only what metrics use and requires nothing: the events were accepted before."""
     used = {*plan.dimensions, *plan.measures}
     return replace(
         plan,
@@ -48,7 +48,7 @@ def metric_plan(plan: ReadPlan) -> ReadPlan:
 
 
 def passing(metric: Metric, events: pa.Table) -> Mask | None:
-    """Which events the metric's filter is true for; None: it has none, all count."""
+    """Which events the metric's filter is true for; None if it has no filter."""
     if metric.filter is None:
         return None
     columns = {field: (name, scale) for field, name, scale in metric.filter.columns}
@@ -78,7 +78,7 @@ def read_events(
 def read_tile_events(
     plan: ReadPlan, files: Sequence[str], tiles: Mapping[int, frozenset[str] | None], width: int
 ) -> list[pa.Table]:
-    """As `read_events`, for tiles of one width by their starts, each with its slices (None: all)."""
+    """Like `read_events`, for tiles of one width by their starts, each with its slices (None: all)."""
     starts = np.array(sorted(tiles), np.int64)
 
     def may_hold(low: int, high: int) -> bool:
@@ -113,8 +113,8 @@ def _read(
     may_hold: Callable[[int, int], bool],
     wanted: Callable[[pa.Table, Ints], Mask],
 ) -> list[pa.Table]:
-    """Of each file the wanted events; row groups that can hold none, by their times, are not read."""
-    fields = _fields(plan)
+    """The events of each file; row groups whose times exclude them are not read."""
+    fields = fields_of(plan)
     tables = []
     for path in files:
         with open_part(path) as file:
@@ -143,7 +143,7 @@ def _rows(
 
 
 def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
-    """Of the times of a row group; None: they are not known."""
+    """The first and last time of a row group; None if unknown."""
     index = file.schema_arrow.get_field_index("event_time")
     stats = file.metadata.row_group(group).column(index).statistics
     if stats is None or not stats.has_min_max:
@@ -154,9 +154,9 @@ def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
 
 
 def with_columns(plan: ReadPlan, rows: pa.Table, columns: PartColumns | None = None) -> pa.Table:
-    """Rows of raw as events with d0 …, m0 …, by where their part has the fields; None: in the payload. A
-    value that its declared type does not hold, since that was another, is null; the event still counts."""
-    found = columns if columns is not None else PartColumns(_fields(plan), None)
+    """Rows of raw as events with d0 …, m0 …, from the columns of their part; None: from the payload. A value
+    that does not fit its declared type, because that has changed, is null; the event still counts."""
+    found = columns if columns is not None else PartColumns(fields_of(plan), None)
     values = dict(zip(found.fields, found.typed(rows).arrays, strict=True))
     read = {
         name: rows.column(name).dictionary_encode() if name in ("tenant", "slice") else rows.column(name)
@@ -170,14 +170,14 @@ def with_columns(plan: ReadPlan, rows: pa.Table, columns: PartColumns | None = N
     return pa.table(read)
 
 
-def _fields(plan: ReadPlan) -> Columns:
-    """What metrics look at."""
+def fields_of(plan: ReadPlan) -> Columns:
+    """The fields that metrics use."""
     used = {*plan.dimensions, *plan.measures}
     return columns_in([Column(rule.name, rule.type, rule.scale) for rule in plan.rules if rule.name in used])
 
 
 def _exact(array: pa.Array) -> pa.Array:
-    """Decimals as integers of their scale."""
+    """Decimals as unscaled integers."""
     if not pa.types.is_decimal(array.type):
         return array
     absent = np.asarray(array.is_null()) if array.null_count else None

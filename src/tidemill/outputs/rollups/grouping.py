@@ -1,6 +1,6 @@
-"""Rows that share all keys: columns as codes in the order of their values, and rows by the codes they have.
+"""Groups rows by keys: encodes columns as integers in the order of their values, and rows by those codes.
 
-Each column is coded once, whoever groups by it. Groups come out sorted by their keys, nothing first.
+Each column is encoded once. Groups are sorted by their keys, nulls first.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from numba import njit
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 
-_WORD: Final = 1 << 63  # packed keys stay below it
-_LITERAL: Final = 1 << 40  # integers that lie closer together are their own codes
+_WORD: Final = 1 << 63  # combined keys stay below it
+_LITERAL: Final = 1 << 40  # integers in a smaller range are their own codes
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCodes:
-    """A column as integers below `span`: the greater the value, the greater its code; nothing is 0."""
+    """A column as integers below `span`, in the order of its values; null is 0."""
 
     of: Ints
     span: int
@@ -31,10 +31,10 @@ class GroupCodes:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Which rows belong together; `rows` are those that were grouped, of all there are (None: all)."""
+    """Which rows belong together; `rows` are the rows that were grouped (None: all)."""
 
     of: Ints  # the group of each grouped row
-    first: Ints  # of each group, one of its rows, counted among all
+    first: Ints  # of each group, one of its rows, by number in the table
     rows: Ints | None = None
 
     @property
@@ -42,7 +42,7 @@ class Groups:
         return int(self.first.size)
 
     def take(self, column: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """What each group has in a column that it was grouped by."""
+        """The value of each group in a column that it was grouped by."""
         return one(column).take(pa.array(self.first))
 
     def chosen(self, column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -54,12 +54,12 @@ class Groups:
         return np.bincount(self.of, minlength=self.size).astype(np.int64, copy=False)
 
     def sums(self, numbers: Ints) -> Ints:
-        """Of one number for each grouped row."""
+        """The sum over each group of one number for each grouped row."""
         return _sums(self.of, numbers, self.size)
 
 
 class Keys:
-    """Columns to group the rows of a table by: its own, and `bucket`, which is handed in."""
+    """Columns to group the rows of a table by: its own, and `bucket`, which is passed in."""
 
     def __init__(self, table: pa.Table, bucket: Ints, width: int) -> None:
         self._table = table
@@ -69,7 +69,7 @@ class Keys:
         self._groups: dict[Hashable, Groups] = {}
 
     def groups(self, names: Sequence[str], rows: Ints | None = None, said: Hashable = None) -> Groups:
-        """By these columns, the most significant first. `said` is what `rows` were chosen by."""
+        """Group by these columns, the most significant first. `said` identifies how `rows` were chosen."""
         key = (tuple(names), said)
         if key not in self._groups:
             codes = [self._coded(name) for name in names]
@@ -96,13 +96,13 @@ def coded(column: pa.ChunkedArray | pa.Array) -> GroupCodes:
         return GroupCodes(np.asarray(pc.fill_null(array.cast(pa.int64()), -1)) + 1, 3)
     if not array.null_count:
         return _numbers(array.to_numpy(), None)
-    least = pc.min(array)  # so that what stands for nothing does not widen the span
+    least = pc.min(array)  # so that the value at nulls does not widen the span
     filled = pc.fill_null(array, least if least.is_valid else 0)
     return _numbers(filled.to_numpy(), np.asarray(pc.is_null(array)))
 
 
 def _texts(array: pa.DictionaryArray) -> GroupCodes:
-    """Ranked by their bytes."""
+    """Strings, ranked by their bytes."""
     size = len(array.dictionary)
     rank = np.zeros(size + 1, np.int64)
     rank[:size] = pc.rank(array.dictionary, tiebreaker="dense").to_numpy()
@@ -127,7 +127,7 @@ def grouped(columns: Sequence[GroupCodes]) -> tuple[Ints, Ints]:
     """The group of each row, and a row of each group; groups are numbered in the order of their codes."""
     key, total = np.zeros(columns[0].of.size, np.int64), 1
     for column in columns:
-        if total * column.span >= _WORD:  # what stands so far is no more than the number of rows
+        if total * column.span >= _WORD:  # replace the codes so far by ranks, which are fewer than the rows
             key, first = _grouped(key, total)
             total = max(1, first.size)
         key = key * column.span + column.of
@@ -147,7 +147,7 @@ def _grouped(key: Ints, total: int) -> tuple[Ints, Ints]:
 
 @njit(cache=True, nogil=True)
 def _by_position(key: Ints, total: int) -> tuple[Ints, Ints]:
-    """Keys that are few enough to have a place each."""
+    """For keys that are few enough for an array."""
     position = np.zeros(total, np.int64)
     for i in range(key.size):
         position[key[i]] = 1
@@ -166,7 +166,7 @@ def _by_position(key: Ints, total: int) -> tuple[Ints, Ints]:
 
 @njit(cache=True, nogil=True)
 def _by_hash(key: Ints) -> tuple[Ints, Ints, Ints]:
-    """Numbers of the keys as they come, the distinct keys, and where each stands first."""
+    """The number of each row's key, the distinct keys, and the first row of each."""
     bits = 10
     table = np.full(1 << bits, -1, np.int64)
     distinct = np.empty(1 << bits, np.int64)
@@ -174,7 +174,7 @@ def _by_hash(key: Ints) -> tuple[Ints, Ints, Ints]:
     of = np.empty(key.size, np.int64)
     size = 0
     for i in range(key.size):
-        if i and key[i] == key[i - 1]:  # rows lie by tenant and time: neighbours are often alike
+        if i and key[i] == key[i - 1]:  # rows are sorted by tenant and time: neighbours are often equal
             of[i] = of[i - 1]
             continue
         mask = table.size - 1

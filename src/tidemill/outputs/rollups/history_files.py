@@ -1,4 +1,4 @@
-"""The files behind state metrics and limited ones, and how they are held against their checksums."""
+"""Compares the files of state metrics and limited metrics with their checksums."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidemill.storage.state.protocol import State
 def history_files(
     warehouse: Path, stream: str, metrics: Mapping[str, Kept], state: State
 ) -> Iterator[StoredFile]:
-    """The log, the observations that it names, and the keys that limited metrics admitted."""
+    """The log, the observation files that it names, and the admitted keys of limited metrics."""
     folder = layout.state_history(warehouse, stream)
     path = layout.state_history_log(folder)
     name = layout.relative_name(path)
@@ -27,7 +27,7 @@ def history_files(
         return
 
     def check_log(_: Path) -> bool:
-        known = state.log_head(name)  # before the log is read: it may be ahead, and never behind
+        known = state.log_head(name)  # before the log is read: the log may be ahead, never behind
         read_log(folder, state)
         return known is not None
 
@@ -37,7 +37,7 @@ def history_files(
     try:
         standing = read_log(folder, state)
     except StorageError:
-        return  # the check of the log says it
+        return  # reported by the check of the log
     for each in standing.sets.values():
         for file in each.names:
             yield StoredFile(
@@ -53,7 +53,7 @@ def history_files(
 
 
 def read_log(folder: Path, state: State) -> ObservationLog:
-    """The log as it is, whatever it is made for. It is read only."""
+    """The log as it is, whatever it was made for. It is only read."""
     known = state.log_head(layout.relative_name(layout.state_history_log(folder)))
     return ObservationLog(folder, None, known=known)
 
@@ -63,7 +63,7 @@ def _is_named(folder: Path, state: State, file: str) -> bool:
 
 
 def _is_damaged(folder: Path, state: State) -> bool:
-    """Asked again: the log may have been written again in between."""
+    """Check again: the log may have been rewritten meanwhile."""
     try:
         read_log(folder, state)
     except StorageError:

@@ -1,10 +1,10 @@
-"""The tile kernels: what changed in, new tiles out, staged. All tiles of a unit are made in one pass.
+"""The tile kernels: changes in, new tiles out, staged. All tiles of a unit are made in one pass.
 
-A tile is the old one merged with what is new when it only grew; otherwise it is made again from what lies
-below it. Both give the same rows in the same order.
+A tile that only grew is the old one merged with what is new; otherwise it is made again from the level below.
+Both give the same rows in the same order.
 
 Cells are *handed on* from level to level: to a tile that grows, what is new below it; to one that is made
-again, all of the tiles below it that changed. Those that did not change are read from their parts.
+again, all changed tiles below it. Tiles that did not change are read from their parts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tidemill.outputs.rollups.recollecting import note
 from tidemill.outputs.rollups.rows import read_tiles
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.outputs.rollups.tile_parts import Tile, TilePart, TilesFooter, write_tiles
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.tables.parts import read_footer
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
@@ -45,9 +46,9 @@ class TileWork:
 
     level: str
     tiles: Sequence[Tile]  # those that are written
-    unkept: Sequence[int] = ()  # starts of those that are kept no more: made only for the levels above
-    old: Positions = field(default_factory=dict)  # where those stand now that only grow
-    again: Sequence[int] = ()  # starts of those that are made again,
+    unkept: Sequence[int] = ()  # starts of tiles that are not kept: made only for the levels above
+    old: Positions = field(default_factory=dict)  # parts of the tiles that only grow
+    again: Sequence[int] = ()  # starts of the tiles that are made again,
     below: Positions = field(default_factory=dict)  # also from these tiles below, which did not change
 
     @property
@@ -57,7 +58,7 @@ class TileWork:
 
 @dataclass(frozen=True, slots=True)
 class LowUnit:
-    """Stale 5s tiles, the 1m tiles above them, and where their new events come from."""
+    """Stale 5s tiles, the 1m tiles above them, and the sources of their new events."""
 
     spec: RollupSpec
     plan: ReadPlan
@@ -66,33 +67,34 @@ class LowUnit:
     hours_again: Sequence[int]  # starts of the 1h tiles that are made again
     folder: str
     name: str
-    partials: Sequence[str] = ()  # cells that the batch left,
+    partials: Sequence[str] = ()  # cells from the accepted batch,
     left: Sequence[int] = ()  # for the 5s tiles that begin here
     raw: Sequence[str] = ()  # raw parts to read again,
     wanted: Mapping[int, frozenset[str]] = field(
         default_factory=dict
     )  # for these tiles, of slices with these ids
-    whole: Sequence[int] = ()  # starts of the 5s tiles that are made of raw alone,
-    extra: Sequence[str] = ()  # and cells that are added to them as they are: those of state metrics
+    whole: Sequence[int] = ()  # starts of the 5s tiles that are made only from raw,
+    extra: Sequence[str] = ()  # and cells that are added to them unchanged: those of state metrics
     admit: Admit | None = None
-    days_too: bool = False  # hand on to 1d as well: no tile above waits for the 1h tiles
+    days_too: bool = False  # also hand cells to 1d: no higher tile waits for the 1h tiles
 
 
 @dataclass(frozen=True, slots=True)
 class HighUnit:
-    """Tiles of the levels above, one after another: `handed` are files of the cells for the first."""
+    """Tiles of higher levels, one after another: `handed` are files of cells for the first level."""
 
     spec: RollupSpec
     works: Sequence[TileWork]
     handed: Sequence[str]
     folder: str
-    leave: str | None = None  # where to leave the cells for the level after the last,
+    leave: str | None = None  # where to write the cells for the level after the last,
     again: Sequence[int] = ()  # of which these tiles are made again
 
 
 @dataclass(frozen=True, slots=True)
 class CarryUnit:
-    """Parts of one level that go, whose other tiles (than those that leave) move to new parts as they are."""
+    """Parts of one level that are removed; their tiles, except for those that leave, move unchanged to new
+    parts."""
 
     spec: RollupSpec
     level: str
@@ -102,8 +104,8 @@ class CarryUnit:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """Leaves the 5s cells of accepted events in staging while they are in memory, and what the chronicle
-    needs of them."""
+    """Writes the 5s cells of accepted events to staging while they are in memory, and what the state history
+    needs."""
 
     spec: RollupSpec
 
@@ -113,8 +115,8 @@ class Tap:
 
 
 def build_low(unit: LowUnit) -> Iterator[TilePart]:
-    """5s tiles and the 1m tiles above them; leaves cells for the levels above."""
-    spec, folder = unit.spec, Path(unit.folder)
+    """Build 5s tiles and the 1m tiles above them; write cells for the levels above."""
+    spec, folder = unit.spec, warehouse_path(unit.folder)
     fresh = _fresh_cells(unit)
     cells = _cells(spec, unit.base, fresh)
     yield from _written(spec, unit.base, cells, folder)
@@ -128,7 +130,7 @@ def build_low(unit: LowUnit) -> Iterator[TilePart]:
 
 
 def build_high(unit: HighUnit) -> Iterator[TilePart]:
-    spec, folder = unit.spec, Path(unit.folder)
+    spec, folder = unit.spec, warehouse_path(unit.folder)
     level = BY_NAME[unit.works[0].level]
     files = [of_tiles(read_cells(path), unit.works[0].starts, level.tile) for path in unit.handed]
     handed = merge(spec, files, level.width)
@@ -140,7 +142,7 @@ def build_high(unit: HighUnit) -> Iterator[TilePart]:
         yield from _written(spec, work, cells, folder)
     if unit.leave is not None:
         above = LEVELS[LEVELS.index(BY_NAME[unit.works[-1].level]) + 1]
-        write_cells(Path(unit.leave), _handed_on(spec, above, unit.again, handed, cells))
+        write_cells(warehouse_path(unit.leave), _handed_on(spec, above, unit.again, handed, cells))
 
 
 def carry(unit: CarryUnit) -> Iterator[TilePart]:
@@ -155,7 +157,7 @@ def carry(unit: CarryUnit) -> Iterator[TilePart]:
             starts = sorted(tile.start for tile in kept)
             tables.append(read_tiles(unit.spec, path, starts, level.tile))
     cells = tables[0] if len(tables) == 1 else merge(unit.spec, tables, level.width)
-    for part in write_tiles(unit.spec, level, tiles, cells, Path(unit.folder)):
+    for part in write_tiles(unit.spec, level, tiles, cells, warehouse_path(unit.folder)):
         yield replace(part, carried=True)
 
 
@@ -164,7 +166,7 @@ def handed_path(folder: Path, name: str, level: Level) -> Path:
 
 
 def _cells(spec: RollupSpec, work: TileWork, handed: Cells) -> Cells:
-    """Everything that the tiles hold: what is handed to them, what they held, and what did not change."""
+    """All cells of the tiles: those handed to them, the old ones, and those of unchanged tiles below."""
     level = BY_NAME[work.level]
     stored = [read_tiles(spec, path, starts, level.tile) for path, starts in work.old.items()]
     under = below(level)
@@ -174,7 +176,7 @@ def _cells(spec: RollupSpec, work: TileWork, handed: Cells) -> Cells:
 
 
 def _handed_on(spec: RollupSpec, level: Level, again: Sequence[int], handed: Cells, cells: Cells) -> Cells:
-    """What the tiles of a level are handed, from what those below it were handed and now hold."""
+    """The cells that a level gets, from what the level below was handed and now holds."""
     if not again:
         return merge(spec, [handed], level.width)
     new = of_tiles(handed, again, level.tile, inside=False)
@@ -189,7 +191,7 @@ def _written(spec: RollupSpec, work: TileWork, cells: Cells, folder: Path) -> It
 
 
 def _fresh_cells(unit: LowUnit) -> Cells:
-    """The 5s cells of what is new: from what the batch left or from raw, and what is added to them."""
+    """The new 5s cells: from the accepted batch or from raw, and those that are added unchanged."""
     admit = unit.admit or _as_they_are
     starts = unit.base.starts
     if not starts:

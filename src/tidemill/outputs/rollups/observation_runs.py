@@ -1,7 +1,7 @@
-"""Trails: what was observed of every object, in immutable sorted runs, merged in tiers so that they stay few.
+"""Observations of every object in immutable sorted files, merged in tiers so that they stay few.
 
-A trail is an Arrow file of observations of one metric, sorted by object and time. Raw is the truth: trails
-can be deleted and are then made again from it. Which of them count is said by a log beside them.
+A file is in Arrow format and has the observations of one metric, sorted by object and time. They can be made
+again from raw. A log beside them says which files are current.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from tidemill.model.errors import DamageError
 from tidemill.outputs.rollups.observations import in_order, joined, no_observations, observation_schema
 from tidemill.outputs.rollups.spec import Metric
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.checksums import read_arrow, write_arrow
-from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_file, sync_folder
+from tidemill.storage.files import append, atomic_write, make_folder, storage_errors, sync_folder
+from tidemill.storage.leases import check_commit
 from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, LogHead, chained, chained_all
 from tidemill.storage.state.protocol import Logs
 
-FAN_IN: Final = 12  # sets of trails of about one size that are merged
-_LINES: Final = 200  # of the log, beyond what stands, before it is written again
+FAN_IN: Final = 12  # sets of files of similar size that are merged
+_LINES: Final = 200  # lines of the log beyond the current ones, before it is rewritten
 
 
 def write_observations(path: Path, observations: pa.Table) -> None:
-    """Write and sync it; a trail is named in the log only after that."""
+    """Write and sync a file; the log names it only after that."""
     write_arrow(path, observations)
 
 
@@ -43,7 +45,7 @@ def write_observations(path: Path, observations: pa.Table) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Objects by key, ascending, each with the span of time that is asked for."""
+    """Objects by key, ascending, each with a span of time."""
 
     high: Words
     low: Words
@@ -52,7 +54,7 @@ class Asked:
 
 
 def asked(observations: pa.Table) -> Asked:
-    """The objects of sorted observations, from the first to the last of each."""
+    """The objects of sorted observations, each from its first to its last."""
     high, low, time = (one(observations.column(name)).to_numpy() for name in ("high", "low", "time"))
     begins = np.ones(high.size, np.bool_)
     begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
@@ -68,9 +70,9 @@ def histories_of(
     keys: tuple[int, int],
     before: int | None = None,
 ) -> pa.Table:
-    """What the trails hold of the objects, whose keys lie in the range; sorted. With `before`, only what came
-    at offsets of the ledger below it. When all rules of the metric
-    are local, only the span asked for, with the observations next to it on either side."""
+    """The observations of these objects, whose keys lie in the range; sorted. With `before`, only those at
+    ledger offsets below it. If all rules of the metric are local, only those in the span, with one neighbour
+    on either side."""
     assert metric.following is not None
     found = []
     for path in observation_files:
@@ -97,7 +99,7 @@ def _extents(
     high: Words, low: Words, time: Ints, at: Ints,
     keys_high: Words, keys_low: Words, first: Ints, last: Ints, local: bool,
 ) -> tuple[Ints, Ints]:  # fmt: skip
-    """Of each object its rows; if `local`, from the last before `first` to the first after `last`."""
+    """The rows of each object; if `local`, from the last before `first` to the first after `last`."""
     since, until = np.zeros(at.size, np.int64), np.zeros(at.size, np.int64)
     for i in range(at.size):
         a = at[i]
@@ -132,8 +134,8 @@ def _extents(
 
 @dataclass(frozen=True, slots=True)
 class MergeObservations:
-    """Trails of one metric to merge, and what to take from each: a range of keys, and if said only what came
-    before a place in the ledger."""
+    """Observation files of one metric to merge, and what to take from each: a range of keys and, if set, only
+    what came before a ledger offset."""
 
     metric: Metric
     observation_files: Sequence[str]
@@ -148,7 +150,7 @@ def merge_observations(unit: MergeObservations) -> Iterator[str]:
     if unit.before is not None:
         tables = [table.filter(pc.less(table.column("seq"), unit.before)) for table in tables]
     whole = in_order(joined([observation_schema(unit.metric).empty_table(), *tables]))
-    write_observations(Path(unit.target), whole)
+    write_observations(warehouse_path(unit.target), whole)
     yield unit.target
 
 
@@ -160,11 +162,11 @@ Touched = Mapping[int, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class ObservationSet:
-    """Trails that came to be at once, of some batches, and what those touched."""
+    """Files that were made together from some batches, and the tiles that those touched."""
 
     name: str
-    batches: Mapping[str, tuple[int, int]]  # with the first and last place in the ledger of their slices
-    files: Mapping[str, Sequence[str]]  # metric -> names, one for each range of keys
+    batches: Mapping[str, tuple[int, int]]  # with the first and last ledger offset of their slices
+    files: Mapping[str, Sequence[str]]  # metric -> file names, one for each range of keys
     touched: Touched = field(default_factory=dict)
 
     @property
@@ -174,24 +176,24 @@ class ObservationSet:
 
 
 class ObservationLog:
-    """Which sets of trails stand: one line for each that came, saying what it came instead of.
+    """Which sets of files are current: a line for each new set, with those it replaces.
 
-    `made_for` says what the trails are made for: when that is another, nothing stands. The state, where it is
-    given, knows how far the log goes. DamageError when a line of it is missing or changed.
+    `made_for` identifies the declarations that the files were made for; if it changes, none is current. The
+    state, if given, knows the length of the log. DamageError if a line of it is missing or changed.
     """
 
     def __init__(
         self, folder: Path, made_for: str | None, state: Logs | None = None, *, known: LogHead | None = None
     ) -> None:
-        """Who only looks gives no state (but, if need be, the head that it knows), and never mends what a
-        process that died, or one that is writing now, left behind; with `made_for` None it reads any log."""
+        """A reader passes no state (but may pass a known head) and never repairs what another process left or
+        is writing; with `made_for` None it reads any log."""
         self.folder = folder
         self._path = layout.state_history_log(folder)
         self._name = layout.relative_name(self._path)
         self._made_for = made_for
         self._state = state
         self._head = EMPTY_LOG
-        self._lines = 0  # 0: there is no log that is made for this
+        self._lines = 0  # 0: there is no log for these declarations
         self.sets: dict[str, ObservationSet] = {}
         self._read(known if state is None else state.log_head(self._name))
 
@@ -200,7 +202,8 @@ class ObservationLog:
         chain = ChainReader()
         for number, text in enumerate(texts, 1):
             if not chain.read(text + b"\n"):
-                if known is not None and chain.head.lines >= known.lines:  # nobody was told of it: torn
+                # Not recorded in the state yet: torn.
+                if known is not None and chain.head.lines >= known.lines:
                     texts, whole = texts[: number - 1], False
                     break
                 raise DamageError(f"line {number} is not the one that was written there", where=self._name)
@@ -215,12 +218,12 @@ class ObservationLog:
         for line in said[1:]:
             self._apply(line)
         self._lines, self._head = len(said), chain.head
-        # A process died as it wrote, and what it wrote does not count; or an earlier version wrote it all.
+        # A process died while writing, and its line does not count; or an earlier version wrote the file.
         if self._state is not None and not (whole and chain.is_chained):
             self._write_anew()
 
     def _texts(self) -> tuple[list[bytes], bool]:
-        """The lines, and whether the last one is whole."""
+        """The lines, and whether the last one is complete."""
         try:
             *texts, rest = self._path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -228,7 +231,7 @@ class ObservationLog:
         return texts, not rest
 
     def _parsed(self, texts: Sequence[bytes]) -> list[dict[str, object]]:
-        """Without what the chain adds to the lines."""
+        """The lines without what the chain adds to them."""
         try:
             said = [json.loads(text) for text in texts]
         except ValueError as error:
@@ -240,6 +243,11 @@ class ObservationLog:
     @property
     def is_there(self) -> bool:
         return self._lines > 0
+
+    def is_newest(self) -> bool:
+        """Whether nobody else has written to it since it was read."""
+        known = self._state.log_head(self._name) if self._state is not None else None
+        return known is None or known == self._head
 
     def _apply(self, line: Mapping[str, object]) -> None:
         gone = line["gone"]
@@ -259,16 +267,17 @@ class ObservationLog:
             )
 
     def enter(self, new: ObservationSet | None, gone: Iterable[str] = ()) -> None:
-        """In one durable step: `new` stands, those of `gone` do not."""
+        """In one durable step: `new` becomes current, and `gone` no longer is."""
         line = _line(new, sorted(gone))
         self._apply(line)
         if not self._lines or self._lines > 2 * len(self.sets) + _LINES:
             self._write_anew()
             return
         text, self._head = chained(self._head, _spelled(line))
-        with storage_errors("write", self._path), self._path.open("ab") as file:
-            file.write(text)
-        sync_file(self._path)
+        with storage_errors("read", self._path):
+            size = self._path.stat().st_size
+        check_commit(self.folder)
+        append(self._path, text, size)
         self._lines += 1
         self._record()
 
@@ -277,7 +286,7 @@ class ObservationLog:
         lines: list[dict[str, object]] = [{"made_for": self._made_for}]
         lines += [_line(each, []) for each in self.sets.values()]
         content, self._head = chained_all(EMPTY_LOG, map(_spelled, lines))
-        if self._state is not None:  # which must know no other log than the one that is there
+        if self._state is not None:  # the state must know no other log than this one
             self._state.forget_log(self._name)
         atomic_write(self._path, content)
         self._lines = len(lines)
@@ -288,7 +297,7 @@ class ObservationLog:
             self._state.record_log(self._name, self._head)
 
     def sweep(self, keep: frozenset[str] = frozenset()) -> None:
-        """Delete trails that do not stand."""
+        """Delete files that are not current."""
         if not self.folder.is_dir():
             return
         standing = {name for each in self.sets.values() for name in each.names} | keep
@@ -304,7 +313,7 @@ class ObservationLog:
 
 
 def drop_log(folder: Path, state: Logs) -> None:
-    """What the log says is lost: nothing stands."""
+    """Forget the log because it is lost: nothing is current."""
     path = layout.state_history_log(folder)
     state.forget_log(layout.relative_name(path))
     path.unlink(missing_ok=True)

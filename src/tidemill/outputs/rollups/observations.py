@@ -1,10 +1,10 @@
 """Observations: which object was seen in which state, one row for each event that a state metric follows.
 
-Nothing here knows what was seen before: a table of observations is a function of the events it is made of.
+A table of observations is a function of its events; earlier events do not matter here.
 
 A table has: high, low (the 128-bit key of metric, tenant and object), time (microseconds), event_id, tenant,
-state, k0 … (the dimensions), and `slice` as it was seen or, once it is known, `seq`, its place in the ledger.
-It is sorted by (high, low, time, event_id): the observations of an object stand together, in order.
+state, k0 … (the dimensions), and `slice` or, once it is known, `seq`, its ledger offset. It is sorted by
+(high, low, time, event_id): the observations of an object are consecutive and in order.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one, read_ipc, write_ipc
+from tidemill.formats.arrow import one
 from tidemill.formats.hashing import SEED_OBSERVATIONS
 from tidemill.formats.key_runs import hash_keys, sorted_order
 from tidemill.outputs.rollups.cells import TEXT, cell_schema
 from tidemill.outputs.rollups.events import passing
 from tidemill.outputs.rollups.spec import Metric
+from tidemill.storage.ipc import read_ipc, write_ipc
 
 SEEN: Final = ".seen"
 
 
 def observation_schema(metric: Metric) -> pa.Schema:
-    """Of observations whose place in the ledger is known."""
+    """The schema of observations with ledger offsets."""
     return pa.schema(
         [
             ("high", pa.uint64()),
@@ -75,7 +76,7 @@ def observed(metric: Metric, events: pa.Table) -> pa.Table:
 
 
 def _followed(metric: Metric, events: pa.Table) -> Ints | None:
-    """Rows that pass the filter and say both object and state; None: all of them."""
+    """Rows that pass the filter and have both object and state; None: all."""
     assert metric.following is not None
     mask: Mask | None = passing(metric, events)
     for at in (metric.following.object, metric.following.state):
@@ -87,7 +88,7 @@ def _followed(metric: Metric, events: pa.Table) -> Ints | None:
 
 
 def in_order(observations: pa.Table) -> pa.Table:
-    """Sorted by object, time and event id (and by state, where a stream without a gate repeats an id)."""
+    """Sorted by object, time and event id (and by state, if a stream without a gate repeats an id)."""
     order = order_of(observations)
     if order is None:
         return observations
@@ -95,7 +96,7 @@ def in_order(observations: pa.Table) -> pa.Table:
 
 
 def order_of(observations: pa.Table, rows: Ints | None = None) -> Ints | None:
-    """Which rows (of `rows`, or of all) to take one after the other; None: all as they are."""
+    """The order of rows (of `rows`, or of all); None if they are already in order."""
     high, low, time = (one(observations.column(name)).to_numpy() for name in ("high", "low", "time"))
     if rows is not None:
         high, low, time = high[rows], low[rows], time[rows]
@@ -112,7 +113,7 @@ def order_of(observations: pa.Table, rows: Ints | None = None) -> Ints | None:
 
 
 def _ties_by_id(observations: pa.Table, order: Ints, tied: Ints) -> Ints:
-    """Rows of one object and instant, by their ids; after the places `tied` another of the same follows."""
+    """Sort rows of one object and instant by id; `tied` are the positions followed by an equal one."""
     positions = np.union1d(tied, tied + 1)
     begins = np.ones(positions.size, np.bool_)
     begins[1:] = ~np.isin(positions[1:] - 1, tied, assume_unique=True)
@@ -131,14 +132,14 @@ def _ties_by_id(observations: pa.Table, order: Ints, tied: Ints) -> Ints:
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """All rows in one table, with one dictionary for each column, in one piece."""
+    """All rows in one table, each column in one chunk with one dictionary."""
     if len(tables) == 1:
         return tables[0].combine_chunks()
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def positioned(observations: pa.Table, seqs: Mapping[str, int]) -> pa.Table:
-    """With places in the ledger instead of the names of slices."""
+    """With ledger offsets instead of the names of slices."""
     slices = one(observations.column("slice"))
     positions = np.array([seqs[name] for name in slices.dictionary.to_pylist()] or [0], np.int64)
     at = observations.schema.get_field_index("slice")
@@ -147,7 +148,7 @@ def positioned(observations: pa.Table, seqs: Mapping[str, int]) -> pa.Table:
 
 
 def write_seen(path: Path, observations: pa.Table) -> None:
-    """Leave observations for `read_seen`, in staging, in whatever order."""
+    """Write observations for `read_seen`, in staging, in any order."""
     write_ipc(path, observations)
 
 
@@ -162,7 +163,7 @@ def read_seen(
         return no_observations(metric)
     if held * 4 < sum(
         table.num_rows for table in tables
-    ):  # else one copy of it all costs less than two of some
+    ):  # otherwise copying everything once is cheaper than copying some twice
         tables = [table.take(pa.array(rows)) for table, rows in zip(tables, inside, strict=True)]
         return in_order(
             joined([positioned(table.combine_chunks(), seqs) for table in tables if table.num_rows])
@@ -180,7 +181,7 @@ def _within(seen: pa.Table, keys: tuple[int, int]) -> Ints:
 
 
 def coded_text(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
-    """A column as text (numbers and booleans as JSON spells them), each once in a dictionary."""
+    """A column as dictionary-encoded strings (numbers and booleans as JSON spells them)."""
     array = one(column)
     if not pa.types.is_dictionary(array.type):
         array = (array if pa.types.is_string(array.type) else array.cast(pa.string())).dictionary_encode()

@@ -1,21 +1,22 @@
-"""Rollups as an output of a stream: tiles that are made of known sets of slices."""
+"""Rollups as an output of a stream: tiles that are made from known sets of slices."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from tidemill.config import Stream
+from tidemill.ingest.expiries import Loss
 from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.expiry import ExpiryStep
-from tidemill.model.levels import BASE, BY_NAME, LEVELS, TileKey
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileKey, TileState
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import SliceEntry
-from tidemill.model.time import MIN_INSTANT, Interval, format_instant
+from tidemill.model.time import MIN_INSTANT, Interval, format_instant, joined
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Stage, Verified
 from tidemill.outputs.rollups.compaction import QuietVersions, crowded_parts
 from tidemill.outputs.rollups.history_files import history_files
@@ -25,7 +26,9 @@ from tidemill.outputs.rollups.spec import declared_as, declared_metrics
 from tidemill.outputs.rollups.verify import Known, verify_tiles
 from tidemill.raw.accept.batch import Batch
 from tidemill.storage import layout
+from tidemill.storage.files import remove_tree
 from tidemill.storage.scrubbing import FileCheck, ScrubTally, check_files
+from tidemill.storage.state.protocol import TileBuild
 from tidemill.storage.tables.tidy import tidy
 
 EVER: Final = Interval(MIN_INSTANT, 1 << 62)
@@ -33,12 +36,11 @@ EVER: Final = Interval(MIN_INSTANT, 1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class RolledUp:
-    """The tiles that were built, and how many parts went because small ones were merged while nothing else
-    was to do."""
+    """The tiles that were built, and how many parts were merged away while there was nothing else to do."""
 
     tiles: Sequence[Rebuilt] = ()
     merged: int = 0
-    sealed: int = 0  # of a rebuild: 5s tiles that raw is gone for, which stay as they are
+    sealed: int = 0  # by a rebuild: 5s tiles whose raw has expired, which stay as they are
 
     @property
     def idle(self) -> bool:
@@ -87,8 +89,8 @@ class Rollups:
         self._fresh = roller.take_up(batch.id, batch.record.tiles, offsets, batch.taps)
 
     def refresh(self, start: RoundStart) -> RolledUp | None:
-        """Tiles wait until all that a retraction sent back is there."""
-        fresh, self._fresh = self._fresh, None  # what it refers to is gone after this round
+        """Build stale tiles; they wait until everything that a retraction sent back is decided."""
+        fresh, self._fresh = self._fresh, None  # the files it refers to are removed after this round
         has_work = self.has_work()
         self._has_batch = False
         if not has_work or is_deciding_again(self._warehouse.state, self._stream.name):
@@ -104,8 +106,8 @@ class Rollups:
         return RolledUp(tiles)
 
     def _record_declaration(self, now: int, *, was_current: bool) -> None:
-        """All tiles that raw is there for are made for the metrics as they are declared now. A warehouse that
-        has no log of that yet begins one; all that it holds is taken to be current if the state says so."""
+        """Record that all tiles whose raw exists are made for the metrics as declared now. A warehouse
+        without such a log starts one; its tiles count as current if the state says so."""
         log, metrics = self._warehouse.declarations, declared_metrics(self._stream)
         known = log.of(self._stream.name)
         if metrics or known:
@@ -114,8 +116,8 @@ class Rollups:
             log.built(self._stream.name, metrics, sealed, now)
 
     def compact(self, now: int) -> int:
-        """Small parts that wait are merged once nothing was written for `pack.idle`. (A round with work
-        merges, too, but spares what it wrote itself.)"""
+        """Merge small parts once nothing was written for `pack.idle`. (A round with work merges too, but
+        spares what it wrote itself.)"""
         stream, table = self._stream, self._warehouse.existing("rollups", self._stream.name)
         if table is None or not stream.pack.enabled or not stream.metrics:
             return 0
@@ -143,7 +145,7 @@ class Rollups:
         tiles, sealed, differences = verify_tiles(
             roller.spec, roller.plan, roller.raw, roller.table, self._warehouse.engine, known, folder
         )
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         return Verified(tiles, sealed, [Difference("tile", one.position, one.what) for one in differences])
 
     def _known(
@@ -153,18 +155,18 @@ class Rollups:
         entries: Sequence[SliceEntry],
         folder: Path,
     ) -> Known:
-        """What tiles are held against: raw alone, and for what is gone from it the state."""
+        """What tiles are compared with: raw alone, and the state for what has expired."""
         horizons = roller.horizons()
         expired = {
             tile.key: tile.hash
-            for level, until in horizons.levels.items()
-            for tile in self._warehouse.state.tiles(self._stream.name, level, Interval(MIN_INSTANT, until))
-            if tile.part is None and tile.hash is not None
+            for level in {*horizons.levels, *horizons.lost}
+            for tile in self._warehouse.state.tiles(self._stream.name, level)
+            if tile.part is None and tile.hash is not None and horizons.expired(tile.key)
         }
         known = Known(desired, expired, horizons.raw)
         if not roller.spec.in_order:
             return known
-        if horizons.raw is not None:  # who touched which tile is not told by raw any more
+        if horizons.raw is not None:  # raw no longer shows which slices touched which tile
             touched = roller.state_history.touched
         else:
             seqs = {entry.id: entry.seq for entry in entries}
@@ -175,7 +177,7 @@ class Rollups:
         return known
 
     def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
-        """Observations of objects, and admitted keys."""
+        """Check the observations of objects, and the admitted keys."""
         root, name = self._warehouse.root, self._stream.name
         files = history_files(root, name, self._stream.kept_metrics, self._warehouse.state)
         yield from check_files(files, tally, after)
@@ -192,31 +194,46 @@ class Rollups:
         return done
 
     def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
-        """Tiles that raw, or the levels below, are gone for."""
-        horizons = horizons_of(self._warehouse.expiries.horizons(self._stream.name))
+        """Tiles whose raw, or whose lower levels, have expired."""
         lost: dict[str, str] = {}
-        parts = self._in_table(files)
         folder = layout.rollups(self._warehouse.root, self._stream.name).relative_to(self._warehouse.root)
+        whole = folder.as_posix()
+        for tile in self._for_good(self._in_table(files)):
+            key = tile.key
+            what = f"the {key.level} tiles from {format_instant(key.start)} on, where raw is gone for them"
+            lost.setdefault(whole if whole in files else f"{whole}/{tile.part}", what)
+        return lost
+
+    def _for_good(self, parts: Collection[str]) -> list[TileState]:
+        """The tiles in these parts that cannot be made again. None can that stands above one of them."""
+        horizons = horizons_of(self._warehouse, self._stream.name)
+        lost: list[TileState] = []
+        gone = {level: list(spans) for level, spans in horizons.lost.items()}
         for level in LEVELS:
             for tile in self._warehouse.state.tiles(self._stream.name, level.name):
-                if tile.part in parts and not self._can_be_made(tile.key, horizons):
-                    what = f"the {level.name} tile of {format_instant(tile.key.start)}: raw is gone for it"
-                    whole, file = folder.as_posix(), f"{folder.as_posix()}/{tile.part}"
-                    lost.setdefault(whole if whole in files else file, what)
+                if tile.part in parts and not self._can_be_made(tile.key, replace(horizons, lost=gone)):
+                    lost.append(tile)
+                    span = Interval(tile.key.start, tile.key.start + level.tile)
+                    gone.setdefault(level.name, []).append(span)
         return lost
 
     def _can_be_made(self, key: TileKey, horizons: Horizons) -> bool:
-        """A 5s tile is made of raw, one above of those below it, down to the base."""
+        """Whether a tile can be made again: a 5s tile from raw, a higher one from those below it."""
         if key.level == BASE.name:
             return not horizons.sealed(key)
-        span = BY_NAME[key.level].tile
-        base = self._warehouse.state.tiles(
-            self._stream.name, BASE.name, Interval(key.start, key.start + span)
-        )
-        return not any(horizons.expired(tile.key) for tile in base)
+        span = Interval(key.start, key.start + BY_NAME[key.level].tile)
+        below = LEVELS[: LEVELS.index(BY_NAME[key.level])]
+        if any(span.overlaps(one) for level in below for one in horizons.lost.get(level.name, ())):
+            return False
+        return not self._is_let_go_below(key, horizons) or _is_open(key, horizons)
+
+    def _is_let_go_below(self, key: TileKey, horizons: Horizons) -> bool:
+        span = Interval(key.start, key.start + BY_NAME[key.level].tile)
+        base = self._warehouse.state.tiles(self._stream.name, BASE.name, span)
+        return any(horizons.let_go(tile.key) for tile in base)
 
     def _in_table(self, files: Collection[str]) -> frozenset[str]:
-        """The parts among these files; all of them, when the folder of the table is."""
+        """The parts of the table among these files; all of them if its folder is one."""
         root, name = self._warehouse.root, self._stream.name
         table = layout.rollups(root, name)
         if table.relative_to(root).as_posix() not in files:
@@ -225,16 +242,74 @@ class Rollups:
         return frozenset(tile.part for tile in tiles if tile.part is not None)
 
     def lose(self, files: Collection[str], now: int) -> None:
-        """The state first: until the parts leave the table, who reads them hears of the damage."""
+        """What is lost for good is recorded first, then the state changes: until the parts leave the table,
+        readers get the damage as an error."""
         parts = self._in_table(files)
         table = self._warehouse.existing("rollups", self._stream.name) if parts else None
         if parts:
+            if lost := self._for_good(parts):
+                self._lose_for_good(lost, now)
+            from_raw = self._from_raw(parts)
             self._warehouse.state.lose_tiles(self._stream.name, parts)
         if table is not None:
             table.leave_out(parts, now)
+            for span in from_raw:
+                self._roller().rebuild(span)
         root = self._warehouse.root
         if layout.in_table(layout.state_history(root, self._stream.name), root, files):
-            self._roller().catch_up()  # makes again what it does not find
+            self._roller().catch_up()  # makes again what is missing
+
+    def _from_raw(self, parts: Collection[str]) -> list[Interval]:
+        """The spans of tiles in these parts that are made again of raw: the levels below have let go of what
+        they are made of."""
+        horizons, state = horizons_of(self._warehouse, self._stream.name), self._warehouse.state
+        starts = {
+            LEVELS[-1].tile_of(tile.key.start)
+            for level in LEVELS[1:]
+            for tile in state.tiles(self._stream.name, level.name)
+            if tile.part in parts and self._is_let_go_below(tile.key, horizons)
+        }
+        return joined(Interval(start, start + LEVELS[-1].tile) for start in sorted(starts))
+
+    def _lose_for_good(self, tiles: Sequence[TileState], now: int) -> None:
+        """Tiles that cannot be made again are known by the state alone, as those are that expired. So are, as
+        soon as they change, those above that still will: they could not be made of the tiles below them."""
+        name, folder = self._stream.name, layout.rollups(self._warehouse.root, self._stream.name)
+        sealed = self._warehouse.expiries.seal(name)
+        losses: dict[tuple[str, str], set[int]] = {}
+        for tile in tiles:
+            file = (folder / str(tile.part)).relative_to(self._warehouse.root).as_posix()
+            for level in LEVELS[LEVELS.index(BY_NAME[tile.key.level]) :]:
+                start = level.tile_of(tile.key.start)
+                is_changing = sealed is None or start + level.tile > sealed
+                if level.name == tile.key.level or is_changing:
+                    losses.setdefault((level.name, file), set()).add(start)
+        lines = [
+            Loss(name, f"{ROLLUPS}{level}", span, file, now)
+            for (level, file), starts in sorted(losses.items())
+            for span in self._runs(BY_NAME[level], starts)
+        ]
+        self._warehouse.expiries.append(lines)
+        base = [tile.key.start for tile in tiles if tile.key.level == BASE.name]
+        made_of = {one.state.key.start: one.observed for one in self._warehouse.state.base_tiles(name, base)}
+        none: frozenset[str] = frozenset()
+        known = [
+            TileBuild(
+                tile.key, str(tile.hash), 0, None, 0,
+                made_of.get(tile.key.start, none) if tile.key.level == BASE.name else none,
+            )
+            for tile in tiles
+        ]  # fmt: skip
+        version = self._warehouse.state.table_versions(name).get("rollups", -1)
+        self._warehouse.state.apply_tiles(name, version, known)
+
+    def _runs(self, level: Level, starts: Collection[int]) -> Iterator[Interval]:
+        """Tiles of a level as few spans: those that have no other tile between them are one."""
+        known = [tile.key.start for tile in self._warehouse.state.tiles(self._stream.name, level.name)]
+        for is_lost, run in groupby(sorted({*known, *starts}), key=lambda start: start in starts):
+            if is_lost:
+                first, *rest = run
+                yield Interval(first, (rest[-1] if rest else first) + level.tile)
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
         if not self._stream.metrics:
@@ -259,10 +334,15 @@ class Rollups:
         roller.table.vacuum(self._warehouse.project.engine.keep_replaced, now)
 
 
+def _is_open(key: TileKey, horizons: Horizons) -> bool:
+    """Whether raw has all that the tile, and all that stand above it, are made of."""
+    return not horizons.sealed(TileKey(LEVELS[-1].name, LEVELS[-1].tile_of(key.start)))
+
+
 def _join(
     desired: dict[int, frozenset[str]], more: Mapping[int, frozenset[str]], called: Mapping[str, str]
 ) -> None:
-    """Enter slices, under the names of their contributions, in the tiles that they touch."""
+    """Assign slices, under the names of their contributions, to the tiles they touch."""
     for start, ids in more.items():
         names = frozenset(called.get(each, each) for each in ids)
         desired[start] = desired.get(start, frozenset()) | names

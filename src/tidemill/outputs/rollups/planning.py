@@ -1,11 +1,11 @@
-"""What has to be built to make stale tiles current: which tiles, of what, and why. It opens no part.
+"""Plans what to build to make stale tiles current: which tiles, from what, and why. It opens no part.
 
-A tile that only grew is the old one merged with what is new. Where something left, where metrics look at what
-came before and the batch is not at hand, or where somebody asked for it, it is made again: the 5s tiles from
-raw, those above from the tiles below them. Whoever stands above a tile that is made again is made again too.
+A tile that only grew is the old one merged with what is new. If something left it, if metrics depend on
+earlier events and the batch is not in memory, or if a rebuild was asked for, it is made again: 5s tiles from
+raw, higher ones from the tiles below. Tiles above one that is made again are made again too.
 
-What a round costs depends on rows, not on tiles: units are runs of neighbouring tiles of about the same
-number of rows, however many tiles those are.
+The cost of a round depends on rows, not on tiles: units are runs of neighbouring tiles with about the same
+number of rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from typing import Final
 
 from tidemill.engine.jobs import spread
 from tidemill.formats.plan import ReadPlan
+from tidemill.ingest.expiries import ExpiryLog
+from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.errors import StorageError
-from tidemill.model.levels import BASE, LEVELS, BaseTile, Level, TileKey, TileState, below
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, BaseTile, Level, TileKey, TileState, below
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import contribution_of, hash_of, set_hash
 from tidemill.model.time import Interval, format_instant
@@ -29,12 +31,13 @@ from tidemill.outputs.rollups.kernel import CarryUnit, HighUnit, LowUnit, TileWo
 from tidemill.outputs.rollups.raw_parts import expected_rows, raw_parts
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.outputs.rollups.tile_parts import PART_ROWS, Tile
+from tidemill.storage.bucket_path import size_of
 from tidemill.storage.state.protocol import Tiles
 from tidemill.storage.tables.snapshot import Snapshot
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
-UNIT_ROWS: Final = 4 * PART_ROWS  # expected of the 5s tiles that are built in one pass
-FEW_ROWS: Final = PART_ROWS // 4  # parts that keep fewer are carried together
+UNIT_ROWS: Final = 4 * PART_ROWS  # expected rows of the 5s tiles that are built in one pass
+FEW_ROWS: Final = PART_ROWS // 4  # parts that keep fewer rows are carried together
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +50,51 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class Horizons:
-    """Before which instant things were let go of, by the name of a level; and before which raw was."""
+    """The instants before which each level, and raw, have expired."""
 
     levels: Mapping[str, int] = field(default_factory=dict)
     raw: int | None = None
+    lost: Mapping[str, Sequence[Interval]] = field(default_factory=dict)  # by level: whole tiles
+    lost_raw: Sequence[Interval] = ()  # of parts of raw that are damaged, and cannot be made again
 
     def expired(self, key: TileKey) -> bool:
-        """Whether the tile is known, and kept no more."""
+        """Whether the tile is known but no longer kept: its level has expired there, or it was lost."""
+        lost = self.lost.get(key.level, ())
+        return self.let_go(key) or any(span.start <= key.start < span.end for span in lost)
+
+    def let_go(self, key: TileKey) -> bool:
+        """Whether all tiles of its level up to that one have expired."""
         return key.level in self.levels and key.start < self.levels[key.level]
 
     def sealed(self, key: TileKey) -> bool:
-        """Whether raw is gone for what the tile spans, all of it or some."""
-        return self.raw is not None and key.start < self.raw
+        """Whether raw has expired, or is lost, for some or all of the tile."""
+        if self.raw is not None and key.start < self.raw:
+            return True
+        span = Interval(key.start, key.start + BY_NAME[key.level].tile)
+        return any(span.overlaps(one) for one in self.lost_raw)
 
 
-def horizons_of(expired_until: Mapping[str, int]) -> Horizons:
-    """As the log of expiries tells them: `raw`, and `rollups:` with the name of a level."""
-    levels = {
-        name.removeprefix(ROLLUPS): at for name, at in expired_until.items() if name.startswith(ROLLUPS)
+def horizons_of(warehouse: Warehouse, stream: str) -> Horizons:
+    """From the log of expiries: `raw`, and `rollups:` with the name of a level."""
+    log = warehouse.expiries
+    until = log.horizons(stream)
+    levels = {name.removeprefix(ROLLUPS): at for name, at in until.items() if name.startswith(ROLLUPS)}
+    lost_raw = [one.span for one in warehouse.lost("raw", stream)]
+    return Horizons(levels, until.get("raw"), lost_tiles(log, stream), lost_raw)
+
+
+def lost_tiles(log: ExpiryLog, stream: str) -> dict[str, list[Interval]]:
+    """By level, the spans of tiles that were lost with damaged files."""
+    return {
+        name.removeprefix(ROLLUPS): [one.span for one in losses]
+        for name, losses in log.losses(stream).items()
+        if name.startswith(ROLLUPS)
     }
-    return Horizons(levels, expired_until.get("raw"))
 
 
 @dataclass(slots=True)
 class TilePlan:
-    """Units may run side by side within each list; `hours` need what `low` left, `above` what `hours` did,
+    """Units of one list may run in parallel; `hours` need the output of `low`, `above` that of `hours`,
     unless `days_too`."""
 
     low: list[LowUnit] = field(default_factory=list)
@@ -80,9 +103,10 @@ class TilePlan:
     carry: list[CarryUnit] = field(default_factory=list)
     days_too: bool = True
     reasons: dict[TileKey, str] = field(default_factory=dict)
-    unkept: list[tuple[TileKey, Tile]] = field(default_factory=list)  # known by the state alone from now on
-    replaced: dict[str, list[int]] = field(default_factory=dict)  # parts that go, with the tiles that changed
-    whole: list[int] = field(default_factory=list)  # starts of 5s tiles made of raw alone
+    unkept: list[tuple[TileKey, Tile]] = field(default_factory=list)  # from now on known only by the state
+    # Parts that are replaced, with the tiles that changed.
+    replaced: dict[str, list[int]] = field(default_factory=dict)
+    whole: list[int] = field(default_factory=list)  # starts of 5s tiles made only from raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +147,7 @@ class Planner:
     def plan(
         self, stale: Sequence[BaseTile], fresh: Fresh | None, folder: Path, *, again: bool = False
     ) -> TilePlan:
-        """For these 5s tiles; with `again` all of them are made again, whatever they were made of."""
+        """Plan these 5s tiles; with `again` all of them are made again."""
         found = {tile.state.key.start: tile for tile in stale}
         self._left = fresh.tiles if fresh is not None else {}
         self._again = {start for start, tile in found.items() if again or self._must_be_made_again(tile)}
@@ -141,21 +165,22 @@ class Planner:
     def _must_be_made_again(self, tile: BaseTile) -> bool:
         if tile.observed - tile.desired:
             return True
-        # What a change of state adds cannot be told by the slices that came alone.
+        # What a change of state adds does not follow from the new slices alone.
         return self._spec.follows and not self._is_left(tile) and not self._horizons.sealed(tile.state.key)
 
     def _is_left(self, tile: BaseTile) -> bool:
-        """Whether the batch left all that the tile lacks."""
+        """Whether the batch left everything that the tile lacks."""
         return self._left.get(tile.state.key.start) == _ids(tile.desired - tile.observed)
 
     def _with_neighbours(self) -> list[BaseTile]:
-        """Tiles that must be made again only because a level between them and one above is kept no more."""
+        """Add tiles that must be made again only because a level between them and a higher one is not
+        kept."""
         more: set[int] = set()
         for level in LEVELS[1:]:
             under = below(level)
             assert under is not None
             starts = sorted({level.tile_of(each) for each in (*self._again, *more)})
-            gone = [start for start in starts if self._horizons.expired(TileKey(under.name, start))]
+            gone = [start for start in starts if self._horizons.let_go(TileKey(under.name, start))]
             spans = [Interval(start, start + level.tile) for start in gone]
             beside = self._state.tiles(self._spec.stream, BASE.name, spans) if spans else []
             more |= {tile.key.start for tile in beside} - self._again
@@ -185,7 +210,7 @@ class Planner:
     def _targets_above(
         self, level: Level, under: Level, changed: Mapping[int, _Target]
     ) -> dict[int, _Target]:
-        """A tile is merged when its old hash is that of what stands below now."""
+        """A tile can be merged if its old hash is that of the tiles below as they are now."""
         parents: dict[int, list[int]] = {}
         for start in changed:
             parents.setdefault(level.tile_of(start), []).append(start)
@@ -211,7 +236,7 @@ class Planner:
         self._plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
         made = Tile(key.start, tiles_hash(after), 0, self._spec.declared)
         grows = old is not None and old.hash == tiles_hash(before)
-        first = not known and (old is None or old.hash is None)  # else what it was made of was lost
+        first = not known and (old is None or old.hash is None)  # otherwise what it was made of is lost
         if (grows or first) and not any(target.again for target in new.values()):
             return self._target(key, made, old, again=False)
         unchanged = [(tile.part, start) for start, tile in known.items() if start not in new and tile.part]
@@ -226,7 +251,7 @@ class Planner:
         again: bool,
         below: Sequence[tuple[str, int]] = (),
     ) -> _Target:
-        """One that is kept no more still carries what is new to the levels above."""
+        """A tile that is not kept still carries what is new to the levels above."""
         part = old.part if old is not None else None
         if part is not None:
             self._plan.replaced.setdefault(part, []).append(key.start)
@@ -344,7 +369,7 @@ class Planner:
 def carry_units(
     spec: RollupSpec, table: Snapshot, leaving: Mapping[str, Sequence[int]], folder: Path
 ) -> list[CarryUnit]:
-    """For what else the parts hold that tiles leave. Small parts of one level are carried together."""
+    """Units for the other tiles of parts that tiles leave. Small parts of one level are carried together."""
     units: list[CarryUnit] = []
     small: dict[str, tuple[int, dict[str, list[int]]]] = {}
     for path, starts in sorted(leaving.items()):
@@ -362,16 +387,16 @@ def carry_units(
 
 
 def file_bytes(paths: Iterable[str]) -> int:
-    return sum(Path(path).stat().st_size for path in paths)
+    return sum(size_of(path) for path in paths)
 
 
 def tiles_hash(hashes: Mapping[int, str]) -> str:
-    """Of a tile above the base: what it is made of are tiles below it, by their starts."""
+    """The hash of a tile above the base: of the tiles below it, by their starts."""
     return set_hash(f"{start}:{digest}" for start, digest in hashes.items())
 
 
 def _grouped(starts: Iterable[int], level: Level) -> dict[int, list[int]]:
-    """By the tile of a level that they lie in, all in order."""
+    """The starts by the tile of a level that they lie in, in order."""
     found: dict[int, list[int]] = {}
     for start in sorted(starts):
         found.setdefault(level.tile_of(start), []).append(start)
@@ -401,7 +426,7 @@ def _reason(tile: BaseTile, missing: frozenset[str], gone: frozenset[str]) -> st
 
 @lru_cache(maxsize=1024)
 def _ids(names: frozenset[str]) -> frozenset[str]:
-    """The slices that rows of raw are marked with."""
+    """The ids of slices as rows of raw have them."""
     return frozenset(contribution_of(name)[0] for name in names)
 
 

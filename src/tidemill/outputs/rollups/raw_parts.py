@@ -1,4 +1,4 @@
-"""What the statistics of raw tell of 5s tiles: which parts may hold their events, and about how many."""
+"""What the statistics of raw show about 5s tiles: which parts may hold their events, and about how many."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tidemill.storage.tables.snapshot import Snapshot
 
 
 def expected_rows(spec: RollupSpec, raw: Snapshot, tiles: Sequence[BaseTile]) -> list[int]:
-    """About how many rows the 5s tiles will have, in their order: as many as raw has events there, if they
-    are spread evenly in its parts, for each metric; or as many as they have now."""
+    """About how many rows the 5s tiles will have, in order: the events in raw, if spread evenly over its
+    parts, for each metric; or the rows they have now."""
     order = np.argsort([tile.state.key.start for tile in tiles], kind="stable")
     starts = np.array([tiles[i].state.key.start for i in order], np.int64)
     change = np.zeros(starts.size + 1)

@@ -1,4 +1,4 @@
-"""What the parts of the rollups table say of themselves: the tiles they are, as the state would have it."""
+"""Reads the tiles from the footers of the rollups table, as the state would record them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tile_builds(table: Table, parts: Iterable[Part]) -> list[TileBuild]:
 
 
 def declarations(table: Table) -> dict[TileKey, str]:
-    """For each tile that the table holds, the hash of the declarations that it was made for."""
+    """For each tile in the table, the hash of the declarations that it was made for."""
     found: dict[TileKey, str] = {}
     for part in table.snapshot().parts:
         footer = TilesFooter.from_footer(read_footer(table.root / part.path))

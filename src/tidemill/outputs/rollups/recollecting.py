@@ -1,6 +1,6 @@
-"""The kernels of the chronicle: what events leave for it, what a batch adds, what can be told from it.
+"""The kernels of the state history: what is kept of events, what a batch adds, and state cells made from it.
 
-Each reads and writes files and hands back little; none of them decides which files count.
+Each reads and writes files and returns little; which files are current is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from tidemill.formats.arrow import one, read_ipc, write_ipc
+from tidemill.formats.arrow import one
 from tidemill.formats.plan import ReadPlan
 from tidemill.model.levels import BASE
 from tidemill.model.time import Interval
@@ -33,13 +33,15 @@ from tidemill.outputs.rollups.observations import (
 )
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 from tidemill.outputs.rollups.transitions import signed_cells, state_cells, touched_by, union_of
+from tidemill.storage.bucket_path import warehouse_path
+from tidemill.storage.ipc import read_ipc, write_ipc
 
 ALL_TIME: Final = Interval(-(1 << 62), 1 << 62)
 
 
 def note(spec: RollupSpec, events: pa.Table, folder: Path, name: str) -> None:
-    """Leave what the chronicle needs of accepted events, while they are in memory: `{name}~{metric}.seen` and
-    `{name}~{metric}.places`."""
+    """Write what the state history needs of accepted events, while they are in memory: `{name}~{metric}.seen`
+    and `{name}~{metric}.places`."""
     for metric in spec.metrics:
         if metric.limit is not None:
             keys = keys_of(metric, events)
@@ -52,13 +54,13 @@ def note(spec: RollupSpec, events: pa.Table, folder: Path, name: str) -> None:
 
 
 def left_by(folder: Path, metric: str, suffix: str) -> list[str]:
-    """The files of that kind that `note` left of a metric."""
+    """The files of that kind that `note` wrote for a metric."""
     return sorted(str(path) for path in folder.glob(f"*~{metric}{suffix}"))
 
 
 @dataclass(frozen=True, slots=True)
 class NoteUnit:
-    """Raw parts of which is left what their events would have left as they were accepted."""
+    """Raw parts for which `note` is repeated."""
 
     spec: RollupSpec
     plan: ReadPlan
@@ -72,12 +74,12 @@ def note_raw(unit: NoteUnit) -> Iterator[int]:
     read = ((path, unit.only.get(path)) for path in unit.raw)
     events = [table for path, only in read for table in read_events(unit.plan, [path], ALL_TIME, only)]
     for number, table in enumerate(events):
-        note(unit.spec, table, Path(unit.folder), f"{unit.name}-{number}")
+        note(unit.spec, table, warehouse_path(unit.folder), f"{unit.name}-{number}")
     yield sum(table.num_rows for table in events)
 
 
 def keys_left(metric: Metric, folder: Path, seqs: Mapping[str, int]) -> pa.Table | None:
-    """The keys that `note` left, with their places in the ledger."""
+    """The keys that `note` wrote, with their ledger offsets."""
     tables = [positioned(read_ipc(path), seqs) for path in left_by(folder, metric.name, KEYS_LEFT)]
     return joined(tables) if tables else None
 
@@ -93,17 +95,17 @@ class EnterUnit:
     keys: tuple[int, int]
     seen: Sequence[str]
     seqs: Mapping[str, int]
-    observation_files: Sequence[str]  # what is known of objects so far
+    observation_files: Sequence[str]  # what is known of the objects so far
     admitted_keys: AdmittedKeys | None
-    target: str  # the trail to write
-    cells: str | None  # where to leave what they change; None: nowhere
+    target: str  # the file to write
+    cells: str | None  # where to write what they change; None: nowhere
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
     metric: str
-    observation_file: str | None  # None: there is nothing to remember
-    touched: Sequence[tuple[int, int]]  # 5s tile, place in the ledger of the slice that touched it
+    observation_file: str | None  # None: nothing to keep
+    touched: Sequence[tuple[int, int]]  # 5s tile, and the ledger offset of the slice that touched it
 
 
 def enter(unit: EnterUnit) -> Iterator[Entered]:
@@ -112,13 +114,13 @@ def enter(unit: EnterUnit) -> Iterator[Entered]:
     if not added.num_rows:
         yield Entered(metric.name, None, [])
         return
-    write_observations(Path(unit.target), added)
+    write_observations(warehouse_path(unit.target), added)
     before = histories_of(metric, unit.observation_files, asked(added), unit.keys)
     union, new = union_of(before, added)
     tiles, positions = touched_by(metric, union, new)
     if unit.cells is not None:
         cells = signed_cells(metric, _renamed(unit.admitted_keys, metric, union), new)
-        write_partial(Path(unit.cells), {metric.name: cells})
+        write_partial(warehouse_path(unit.cells), {metric.name: cells})
     yield Entered(metric.name, unit.target, list(zip(tiles.tolist(), positions.tolist(), strict=True)))
 
 
@@ -131,7 +133,7 @@ def _renamed(admitted_keys: AdmittedKeys | None, metric: Metric, observations: p
 
 @dataclass(frozen=True, slots=True)
 class HistoryUnit:
-    """5s tiles whose state cells are wanted in full."""
+    """5s tiles for which all state cells are needed."""
 
     spec: RollupSpec
     plan: ReadPlan
@@ -143,7 +145,7 @@ class HistoryUnit:
 
 
 def count_states(unit: HistoryUnit) -> Iterator[str]:
-    """Which objects were seen in the tiles is read from raw, what was seen of them from the trails."""
+    """Count states in tiles: which objects were seen is read from raw, their history from observations."""
     events = read_tile_events(unit.plan, unit.raw, dict.fromkeys(unit.tiles), BASE.tile)
     found = {}
     for metric in unit.spec.metrics:
@@ -158,7 +160,7 @@ def count_states(unit: HistoryUnit) -> Iterator[str]:
         time = one(known.column("time")).to_numpy()
         wanted = within_tiles(time, unit.tiles, BASE.tile)
         found[metric.name] = state_cells(metric, _renamed(unit.admitted_keys, metric, known), wanted)
-    write_partial(Path(unit.out), found)
+    write_partial(warehouse_path(unit.out), found)
     yield unit.out
 
 
@@ -188,6 +190,6 @@ def recount(unit: RecountUnit) -> Iterator[Recounted]:
     whole = read_seen(unit.metric, unit.seen, unit.seqs, unit.keys)
     tiles, positions = touched_by(unit.metric, whole, np.ones(whole.num_rows, np.bool_))
     cells = state_cells(unit.metric, _renamed(unit.admitted_keys, unit.metric, whole))
-    path = Path(unit.folder) / f"{unit.name}{PARTIAL}"
+    path = warehouse_path(unit.folder) / f"{unit.name}{PARTIAL}"
     write_partial(path, {unit.metric.name: cells})
     yield Recounted(str(path), list(zip(tiles.tolist(), positions.tolist(), strict=True)))

@@ -1,7 +1,7 @@
-"""Keeps the rollups of a stream current: finds stale tiles, says why, has them built, commits them.
+"""Keeps the rollups of a stream current: finds stale tiles and why they are, has them built, commits them.
 
-The one question is whether a tile's desired set of slices differs from its observed one; late data, replays,
-crashes and rebuilds are all answered by it.
+A tile is stale if its desired set of slices differs from its observed one; late data, replays, crashes and
+rebuilds are all handled by that.
 """
 
 from __future__ import annotations
@@ -48,18 +48,20 @@ from tidemill.outputs.rollups.spec import rollups_table, spec_for
 from tidemill.outputs.rollups.state_history import StateHistory
 from tidemill.outputs.rollups.tile_parts import TilePart
 from tidemill.storage.state.protocol import State, TileBuild
+from tidemill.storage.tables.log import TAKEN_OVER
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 
 log = logging.getLogger(__name__)
 
 MINUTE_LEVEL: Final = LEVELS[1]
-ROWS_PER_COMMIT: Final = 16_000_000  # expected at 5s: built and committed at a time,
+ROWS_PER_COMMIT: Final = 16_000_000  # expected rows at 5s that are built and committed at a time,
 TILES_PER_COMMIT: Final = 100_000  # and so many tiles at most
-TILES_PER_ROUND: Final = 50_000  # stale ones at 5s that one refresh builds: others wait for this stream
-DECLARED: Final = "@rollups"  # the mark of the metrics that all tiles are made for; no window is called so
+TILES_PER_ROUND: Final = 50_000  # stale 5s tiles that one refresh builds: other streams wait meanwhile
+# Name of the checkpoint for the metrics that all tiles are made for; no window has this name.
+DECLARED: Final = "@rollups"
 
-Told = Callable[[], Horizons]
+HorizonsOf = Callable[[], Horizons]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +81,22 @@ class Expiring:
 
     before: int
     tiles: int = 0
-    parts: Sequence[Part] = ()  # that hold them; what else those hold stays
+    parts: Sequence[Part] = ()  # that hold them; their other tiles stay
     rows: int = 0
     bytes: int = 0  # about
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What the state is to be told of a commit."""
+    """What is recorded in the state after a commit."""
 
     new: list[TileBuild] = field(default_factory=list)
     moved: list[TileBuild] = field(default_factory=list)  # the same tiles in other parts
 
 
 def tap_for(stream: Stream) -> Tap | None:
-    """What is to be kept of each batch for the tiles of a stream; None when it has no metrics. Opens no
-    table: damaged rollups do not keep a stream from accepting."""
+    """What to keep of each batch for the tiles of a stream; None if it has no metrics. Opens no table, so
+    that damaged rollups do not prevent a stream from accepting."""
     spec = spec_for(stream)
     return Tap(spec) if spec.metrics else None
 
@@ -110,7 +112,7 @@ class Roller:
         engine: Engine,
         state: State,
         raw: Table,
-        horizons: Told = Horizons,
+        horizons: HorizonsOf = Horizons,
     ) -> None:
         self.stream = stream
         self.engine = engine
@@ -126,7 +128,7 @@ class Roller:
     # -- in line with what was committed
 
     def catch_up(self) -> int:
-        """Enter tiles that were committed but not recorded; how many. What was not is thrown away."""
+        """Record tiles that were committed but not recorded; how many. Uncommitted ones are removed."""
         self.table.clean_staging()
         self.state_history.catch_up()
         seen = self.state.table_versions(self.stream.name).get("rollups", -1)
@@ -141,11 +143,13 @@ class Roller:
         if builds:
             self.state.apply_tiles(self.stream.name, self.table.version, builds)
             log.warning("took up %d committed tiles", len(builds), extra={"stream": self.stream.name})
+        elif all(TAKEN_OVER in commit.info for commit in commits):
+            self.state.record_seen(self.stream.name, {"rollups": self.table.version})
         return len(builds)
 
     def recall(self) -> int:
-        """Enter all tiles that the table holds in a state that was made again, and those that are kept no
-        more; how many the table holds."""
+        """Record all tiles of the table, and those that are no longer kept, in a new state; how many the
+        table holds."""
         self.state_history.catch_up()
         self.state_history.count_all_states()
         builds = tile_builds(self.table, self.table.snapshot().parts)
@@ -157,7 +161,7 @@ class Roller:
         return len(builds)
 
     def _miss_tiles(self) -> None:
-        """Tiles above the base that stood in a damaged part are built again."""
+        """Tiles above the base that were in a damaged part are built again."""
         base = [tile.key.start for tile in self.state.tiles(self.stream.name, BASE.name)]
         for level in LEVELS[1:]:
             known = {tile.key.start for tile in self.state.tiles(self.stream.name, level.name)}
@@ -166,24 +170,23 @@ class Roller:
                 self.state.miss_tiles(self.stream.name, level.name, missing)
 
     def _expired_tiles(self, level: str) -> Iterator[TileBuild]:
-        """Tiles of a level that there must have been, by what lies below them, and that are kept no more."""
-        before = self.horizons().levels.get(level)
-        if before is None:
+        """Tiles of a level that must have existed, by what lies below them, and are no longer kept."""
+        horizons = self.horizons()
+        if level not in horizons.levels and level not in horizons.lost:
             return
         name, under = self.stream.name, below(BY_NAME[level])
         if under is None:
             for base in self.state.stale_tiles(name):
-                if base.state.key.start < before and base.state.hash is None:
+                if horizons.expired(base.state.key) and base.state.hash is None:
                     yield TileBuild(base.state.key, set_hash(base.desired), 0, None, 0, base.desired)
             return
-        span = Interval(MIN_INSTANT, before)
-        built = {tile.key.start for tile in self.state.tiles(name, level, span)}
+        built = {tile.key.start for tile in self.state.tiles(name, level)}
         groups: dict[int, dict[int, str]] = {}
-        for tile in self.state.tiles(name, under.name, span):
+        for tile in self.state.tiles(name, under.name):
             if tile.hash is not None:
                 groups.setdefault(BY_NAME[level].tile_of(tile.key.start), {})[tile.key.start] = tile.hash
         for start, hashes in groups.items():
-            if start not in built:
+            if start not in built and horizons.expired(TileKey(level, start)):
                 yield TileBuild(TileKey(level, start), tiles_hash(hashes), 0, None, 0)
 
     # -- building
@@ -191,8 +194,8 @@ class Roller:
     def take_up(
         self, batch: str, tiles: Mapping[int, frozenset[str]], slices: Mapping[str, int], folder: Path
     ) -> Fresh | None:
-        """What the batch that was just accepted left for tiles. `slices`: its slices with their places in the
-        ledger. None: it has to be read from raw."""
+        """What the batch that was just accepted left for tiles. `slices`: its slices with their ledger
+        offsets. None: it must be read from raw."""
         touched = self.state_history.add(batch, slices, folder)
         if touched is None:
             return None
@@ -202,12 +205,12 @@ class Roller:
 
     @property
     def declared_before(self) -> str | None:
-        """The hash of the declarations that all tiles were last made for; None: nobody knows."""
+        """The hash of the declarations that all tiles were last made for; None if unknown."""
         return self.state.checkpoints(self.stream.name).get(DECLARED)
 
     def refresh(self, fresh: Fresh | None = None, now: int | None = None) -> list[Rebuilt]:
-        """Build stale tiles, oldest first, each level from the one below; of very many, as many as one round
-        may: the others stay stale, and the next round goes on. `now` is when the parts that they replace were
+        """Build stale tiles, oldest first, each level from the one below; at most as many as one round may
+        build: the others stay stale for the next round. `now` is the time at which replaced parts were
         replaced (as for `Table.commit`)."""
         if not self.spec.metrics:
             return []
@@ -229,7 +232,7 @@ class Roller:
         return done
 
     def _outdated(self) -> list[BaseTile]:
-        """5s tiles that were made for metrics declared otherwise; those stay that raw is gone for."""
+        """5s tiles made for other declarations, without those whose raw has expired."""
         name, horizons = self.stream.name, self.horizons()
         if self._current or self.state.checkpoints(name).get(DECLARED) == self.spec.declared:
             return []
@@ -237,34 +240,34 @@ class Roller:
         found = []
         for tile in self.state.tiles(name, BASE.name) if made else ():
             keys = (TileKey(level.name, level.tile_of(tile.key.start)) for level in LEVELS)
-            declared = next((made[key] for key in keys if key in made), None)  # the finest that is kept
+            declared = next((made[key] for key in keys if key in made), None)  # the finest level that is kept
             if declared not in (None, self.spec.declared) and not horizons.sealed(tile.key):
                 found.append(tile.key.start)
         return self.state.base_tiles(name, found)
 
     def rebuild(self, span: Interval) -> list[Rebuilt]:
-        """Make all tiles again from raw whose 5s tiles touch `span`; not those that raw is gone for."""
+        """Make all tiles again from raw whose 5s tiles touch `span`, except those whose raw has expired."""
         if not self.spec.metrics:
             return []
-        self.state_history.catch_up()  # in a process that accepted nothing, nobody has read the roster yet
+        # A process that has accepted nothing has not read the admitted keys yet.
+        self.state_history.catch_up()
         horizons, name = self.horizons(), self.stream.name
         known = self.state.tiles(name, BASE.name, self.reach(span))
         tiles = self.state.base_tiles(name, [t.key.start for t in known if not horizons.sealed(t.key)])
         return [done for some in self._rounds(tiles) for done in self._round(some, None, again=True)]
 
     def sealed(self, span: Interval) -> int:
-        """How many 5s tiles of the span cannot be made again, since raw is gone for them."""
+        """How many 5s tiles of the span cannot be made again, because their raw has expired."""
         tiles = self.state.tiles(self.stream.name, BASE.name, self.reach(span))
         return sum(self.horizons().sealed(tile.key) for tile in tiles)
 
     def reach(self, span: Interval) -> Interval:
-        """The 5s tiles that `span` touches: those of whole 1m tiles."""
+        """The 5s tiles that `span` touches, extended to whole 1m tiles."""
         tile = MINUTE_LEVEL.tile
         return Interval(align(span.start, tile), -(-span.end // tile) * tile)
 
     def _rounds(self, stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:
-        """Tiles below one 1m tile stay together: what a round leaves as it is, the next must not find
-        changed."""
+        """Split the work; tiles below one 1m tile stay together, so that no later step finds them changed."""
         rows = dict(
             zip(map(_start, stale), expected_rows(self.spec, self.raw.snapshot(), stale), strict=True)
         )
@@ -339,7 +342,7 @@ class Roller:
         *,
         data_change: bool = True,
     ) -> Committed:
-        """New parts instead of others, in one commit."""
+        """Replace parts by new ones, in one commit."""
         parts = self.table.publish([each.part for each in built])
         failpoint("rollups.before_commit")
         self.table.refresh()
@@ -368,8 +371,8 @@ class Roller:
     # -- few parts
 
     def compact(self, spared: Collection[str] = (), now: int | None = None) -> int:
-        """Merge small parts of about one size; how many went. `spared` are paths that stay as they are: those
-        just written, which the next round may well replace."""
+        """Merge small parts of similar size; how many were removed. `spared` are paths that stay: those just
+        written, which the next round may well replace."""
         self.table.refresh()
         snapshot = self.table.snapshot()
         crowded = crowded_parts([part for part in snapshot.parts if part.path not in spared])
@@ -394,7 +397,7 @@ class Roller:
         """The tiles of a level that lie before an instant."""
         before = align(before, MINUTE_LEVEL.tile if level == BASE.name else BY_NAME[level].tile)
         if level == LEVELS[-1].name and self.spec.follows:
-            return Expiring(before)  # how many objects are in a state is counted from its first bucket on
+            return Expiring(before)  # the number of objects in a state is counted from the first bucket on
         tiles = self._kept_before(level, before)
         current = self.table.snapshot().by_path
         rows: dict[str, int] = {}
@@ -405,8 +408,8 @@ class Roller:
         return Expiring(before, len(tiles), parts, sum(rows.values()), size)
 
     def expire(self, level: str, before: int, now: int) -> Expiring:
-        """Let go of them. Their sums live on in the levels above, and their places in the state. A part that
-        also holds later tiles is cut: those move to a new part as they are."""
+        """Delete them. Their sums remain in the levels above, and their hashes in the state. A part that also
+        holds later tiles is cut: those move unchanged to a new part."""
         found = self.expiring(level, before)
         if found.parts:
             info = {"expired": f"{level}:{found.before}"}
@@ -425,7 +428,7 @@ class Roller:
         return [t for t in self.state.tiles(self.stream.name, level, span) if t.part is not None]
 
     def _gone_with(self, checkpoint: str | None) -> list[TileBuild]:
-        """The tiles that went with a commit that says so, as the state knows them from then on."""
+        """The tiles that were removed by a commit that says so, as the state records them."""
         if checkpoint is None:
             return []
         level, _, before = checkpoint.partition(":")

@@ -1,7 +1,7 @@
 """Cells as rows of the rollups table and back: one table for all metrics, sums and extremes as decimals.
 
-What a metric does not keep is null in its rows. Rows of metrics that are no longer declared are no one's:
-they are left out when read, and so never written again.
+Columns that a metric does not use are null in its rows. Rows of metrics that are no longer declared are left
+out when read, and so are not written again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Columns = dict[str, pa.Array]
 
 
 def to_rows(spec: RollupSpec, cells: Cells) -> pa.Table:
-    """The rows of sorted cells, metric after metric; the same cells make the same bytes in a part."""
+    """The rows of sorted cells, metric by metric; equal cells give equal bytes in a part."""
     schema = row_schema(spec)
     found = [_rows(metric, cells[metric.name], schema) for metric in spec.metrics]
     if not found:
@@ -46,7 +46,7 @@ def to_rows(spec: RollupSpec, cells: Cells) -> pa.Table:
 
 
 def from_rows(spec: RollupSpec, rows: pa.Table) -> Cells:
-    """Rows of the table (each metric's together, in their order) as cells again."""
+    """Rows of the table (those of each metric together, in order) as cells."""
     names = _coded(one(rows.column("metric")))
     code = {name: i for i, name in enumerate(names.dictionary.to_pylist())}
     codes = names.indices.to_numpy()
@@ -60,7 +60,7 @@ def from_rows(spec: RollupSpec, rows: pa.Table) -> Cells:
 
 
 def row_schema(spec: RollupSpec) -> pa.Schema:
-    """Of the rows as they are written: texts that repeat are dictionary-coded, the level is the folder's."""
+    """The schema of rows as written: repeated strings are dictionary-encoded, the level is the folder."""
     coded = {"metric", "tenant", *STATE_COLUMNS, *(d.column for d in spec.dimensions)}
     return pa.schema(
         [
@@ -72,7 +72,7 @@ def row_schema(spec: RollupSpec) -> pa.Schema:
 
 
 def read_part(spec: RollupSpec, path: str) -> pa.Table:
-    """The rows of a part, in the columns that are declared now: those that came later are null."""
+    """The rows of a part in the columns declared now; columns added later are null."""
     schema = row_schema(spec)
     with open_part(path) as file:
         metadata, there = file.metadata, set(file.schema_arrow.names)
@@ -87,7 +87,7 @@ def read_part(spec: RollupSpec, path: str) -> pa.Table:
 
 
 def read_tiles(spec: RollupSpec, path: str, starts: Sequence[int], tile: int) -> Cells:
-    """The cells of those tiles of a part that begin at `starts`; only their rows are decoded."""
+    """The cells of the tiles of a part that begin at `starts`; only their rows are decoded."""
     rows = read_part(spec, path)
     bucket = one(rows.column("bucket")).cast(pa.int64()).to_numpy()
     inside = within_tiles(bucket, starts, tile)
@@ -131,7 +131,7 @@ def _rows(metric: Metric, cells: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _tidied(column: pa.DictionaryArray) -> pa.DictionaryArray:
-    """With only the texts that occur, in their order: a part holds its dictionary as it is."""
+    """With a dictionary of only the strings that occur, sorted: a part stores its dictionary as it is."""
     indices, texts = column.indices, column.dictionary
     absent = np.asarray(indices.is_null()) if indices.null_count else None
     codes = (pc.fill_null(indices, len(texts)) if indices.null_count else indices).to_numpy()
@@ -167,7 +167,7 @@ def _ends(cells: pa.Table, m: Measure) -> Columns:
 
 
 def _scaled(values: pa.Array, m: Measure) -> pa.Array:
-    """Integers as what they stand for."""
+    """Unscaled integers as decimals."""
     if m.type == "integer":
         return values
     numbers = _or_zero(values).to_numpy()
@@ -200,7 +200,7 @@ def _cells(metric: Metric, rows: pa.Table) -> pa.Table:
 
 
 def _lists(column: pa.ListArray, kind: pa.DataType) -> pa.ListArray:
-    """Without bins where the row was written before they were kept."""
+    """Bins as lists; empty where the row was written before bins were kept."""
     return pc.fill_null(column, pa.scalar([], pa.list_(kind))).cast(pa.list_(kind))
 
 

@@ -24,9 +24,9 @@ KEY_TYPES: Final = {"string": pa.string(), "integer": pa.int64(), "boolean": pa.
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
 # Columns of the table that only some kinds use; `__` keeps them apart from dimensions. Rows of a state metric
-# say by how much the objects in a state changed, or count transitions by the name of their rule.
+# have the change in the number of objects in a state, or count transitions by their rule.
 STATE, RULE, FROM, TO = STATE_COLUMNS
-BINS, BIN_COUNTS = HISTOGRAM_COLUMNS  # ascending, and how many samples each holds
+BINS, BIN_COUNTS = HISTOGRAM_COLUMNS  # ascending, and the number of samples in each
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Only events for which `condition` is true."""
+    """Count only events for which `condition` is true."""
 
     condition: Condition
     columns: tuple[tuple[str, str, int], ...]  # field -> column of the events, and scale if it is a decimal
@@ -54,7 +54,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """Of a state metric: whose state it is, and which changes are counted."""
+    """For a state metric: the object, and which changes are counted."""
 
     object: int  # column d{object} of the events
     object_type: str
@@ -64,7 +64,7 @@ class Following:
 
     @property
     def is_local(self) -> bool:
-        """Whether neighbouring observations of an object are all that has to be known of it."""
+        """Whether a change depends only on neighbouring observations of an object."""
         return all(rule.is_local for rule in self.rules)
 
 
@@ -77,9 +77,9 @@ class Metric:
     dimensions: tuple[Dimension, ...] = ()
     measures: tuple[Measure, ...] = ()
     filter: Filter | None = None
-    limit: int | None = None  # of keys (combinations of dimensions) per tenant
-    bins: Bins | None = None  # of a histogram
-    following: Following | None = None  # of a state metric
+    limit: int | None = None  # limit of keys (combinations of dimensions) per tenant
+    bins: Bins | None = None  # for a histogram
+    following: Following | None = None  # for a state metric
 
     @property
     def keeps_ends(self) -> bool:
@@ -91,11 +91,11 @@ class Metric:
 class RollupSpec:
     stream: str
     metrics: tuple[Metric, ...]  # by name
-    declared: str = ""  # a hash of how they are declared: tiles of another one are made again
+    declared: str = ""  # a hash of their declarations: tiles with another one are made again
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """Of all metrics, each once."""
+        """The dimensions of all metrics, each once."""
         return tuple(dict.fromkeys(d for metric in self.metrics for d in metric.dimensions))
 
     @property
@@ -109,7 +109,8 @@ class RollupSpec:
 
     @property
     def in_order(self) -> bool:
-        """Whether what came before decides what an event adds: states are followed, or keys are limited."""
+        """Whether the effect of an event depends on earlier ones: states are followed, or keys are
+        limited."""
         return self.follows or any(metric.limit is not None for metric in self.metrics)
 
     def metric(self, name: str) -> Metric:
@@ -117,7 +118,7 @@ class RollupSpec:
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the table, the partition column `level` first."""
+        """The schema of the table, the partition column `level` first."""
         fields = [
             pa.field("level", pa.string()),
             pa.field("metric", pa.string()),
@@ -141,8 +142,8 @@ def value_type(m: Measure) -> pa.DataType:
 
 
 def measure_fields(m: Measure, ends: bool) -> list[pa.Field]:
-    """The columns of a measure: how many values, their sum, least and greatest; of a gauge also the first and
-    last with the time and id of their events."""
+    """The columns of a measure: count, sum, minimum and maximum; for a gauge also the first and last with the
+    time and id of their events."""
     fields = [
         pa.field(f"{m.column}__count", pa.int64()),
         pa.field(f"{m.column}__sum", pa.decimal128(38, m.scale)),
@@ -165,11 +166,11 @@ def spec_for(stream: Stream) -> RollupSpec:
 
 
 def declared_as(stream: Stream) -> str:
-    """A hash of everything that decides what tiles hold, given their slices."""
+    """A hash of everything that the contents of tiles depend on besides their slices."""
     used = dict.fromkeys((*stream.key_columns, *stream.number_columns))
     said = {
         "metrics": {
-            name: metric.model_dump(mode="json", by_alias=True, exclude={"policy"})  # that is for queries
+            name: metric.model_dump(mode="json", by_alias=True, exclude={"policy"})  # used by queries only
             for name, metric in stream.kept_metrics.items()
         },
         "fields": {name: [stream.fields[name].type, stream.fields[name].scale] for name in used},
@@ -178,13 +179,13 @@ def declared_as(stream: Stream) -> str:
 
 
 def declared_metrics(stream: Stream) -> dict[str, DeclaredMetric]:
-    """Each metric as it is declared: by itself, so that a change of one says nothing of the others."""
+    """Each metric as declared, separately, so that a change of one does not affect the others."""
     return {name: _declared_metric(stream, metric) for name, metric in stream.kept_metrics.items()}
 
 
 def _declared_metric(stream: Stream, metric: Kept) -> DeclaredMetric:
-    """Rows are added up over dimensions that a query does not name, so those can come and go; but where keys
-    are limited or states followed, each dimension decides what all rows hold."""
+    """Rows are added up over dimensions that a query does not name, so dimensions can be added and removed;
+    but where keys are limited or states followed, each dimension affects all rows."""
     whole = metric.max_cardinality is not None or isinstance(metric, StateMetric)
     dimensions = () if whole else metric.dimensions
     measures = metric.numbers if isinstance(metric, Counter) and not whole else ()

@@ -1,7 +1,7 @@
-"""The chronicle of a stream: what came before, where that decides what an event adds to a metric.
+"""The state history of a stream: what came before, for metrics for which that decides what an event adds.
 
-Keeps the trails of objects and the roster of keys as a pure function of raw in the order of the ledger, so
-both can be lost and are then made again. It tells the state which tiles a batch touched; it builds no tile.
+Keeps the observations of objects and the admitted keys as a pure function of raw in ledger order, so that
+both can be made again. It records in the state which tiles a batch touched; it builds no tile.
 """
 
 from __future__ import annotations
@@ -54,21 +54,24 @@ from tidemill.outputs.rollups.recollecting import (
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 from tidemill.raw.footers import packed_footer
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import size_of
 from tidemill.storage.checksums import is_whole, read_arrow
 from tidemill.storage.files import make_folder
+from tidemill.storage.leases import check_commit
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.table import Table
 
 log = logging.getLogger(__name__)
 
-PARALLEL_BYTES: Final = 16 << 20  # observations above this are taken up by all cores
-HISTORY_BYTES: Final = 64 << 20  # of raw whose tiles one task looks at
-ROWS_AT_ONCE: Final = 4_000_000  # of raw that are taken up again together
+PARALLEL_BYTES: Final = 16 << 20  # more bytes of observations than this are processed by all cores
+HISTORY_BYTES: Final = 64 << 20  # bytes of raw whose tiles one task processes
+ROWS_AT_ONCE: Final = 4_000_000  # rows of raw that are processed together
 
 
 @dataclass(frozen=True, slots=True)
 class Recount:
-    """What raw alone says: files of 5s cells of state metrics, the roster, who touched which tiles."""
+    """What follows from raw alone: files of 5s cells of state metrics, the admitted keys, which slices
+    touched which tiles."""
 
     cells: Sequence[str]
     admitted_keys: AdmittedKeys | None
@@ -76,7 +79,7 @@ class Recount:
 
 
 class StateHistory:
-    """Of one stream. Not for use by several threads at once, and by one process at a time."""
+    """The state history of one stream. Not thread-safe, and for one process at a time."""
 
     def __init__(
         self, warehouse: Path, spec: RollupSpec, plan: ReadPlan, engine: Engine, state: State, raw: Table
@@ -104,38 +107,43 @@ class StateHistory:
 
     @property
     def admitted_keys(self) -> AdmittedKeys | None:
-        """The keys that are admitted; None when no metric has a limit. After `catch_up` it is that of raw."""
+        """The admitted keys; None if no metric has a limit. Current after `catch_up`."""
         if self.needed:
-            self._observed()  # reads it, the first time
+            self._observed()  # reads them the first time
         return self._admitted_keys if self._admitted_keys.metrics else None
 
     @property
     def touched(self) -> Touched:
-        """Everything that was ever told to the state, of the batches that there are."""
+        """Everything that was ever recorded in the state, for the batches that exist."""
         return _united(each.touched for each in self._observed().sets.values())
 
     # -- in line with raw
 
     def catch_up(self) -> None:
-        """Bring it in line with raw, as far as the state knows its batches. When nothing happened it costs a
-        look at the version of raw."""
-        if not self.needed or self._raw.refresh() == self._seen:
+        """Bring it in line with raw, as far as the state knows its batches. Costs a look at the version of
+        raw and at the length of the log if nothing happened."""
+        if not self.needed:
+            return
+        if self._log is not None and not self._log.is_newest():  # another process has worked on the stream
+            self._log, self._seen, self._admitted_keys = None, None, AdmittedKeys.of(self.spec)
+        if self._raw.refresh() == self._seen:
             return
         observed = self._observed()
         in_raw = self._batches()
         covered = {batch: offset for each in observed.sets.values() for batch, offset in each.batches.items()}
-        # Raw may lose batches to its retention: what was seen then is still known. Undone ones nobody knows.
+        # Raw may lose batches by retention: their observations stay. Undone batches are unknown to the
+        # ledger.
         gone = {
             batch
             for batch in covered.keys() - in_raw.keys()
             if not self._state.has_batch(self.spec.stream, batch)
         }
         if (gone or in_raw.keys() - covered.keys()) and not self._mend(observed, in_raw, covered, gone):
-            return  # some of raw is for accept to tell of first
+            return  # accept must record some batches of raw first
         self._seen = self._raw.version
 
     def count_all_states(self) -> None:
-        """Bring it in line with raw and tell the state everything again: for a state that `recover` made."""
+        """Bring it in line with raw and record everything in the state again, for `recover`."""
         if not self.needed:
             return
         observed = self._observed()
@@ -152,12 +160,12 @@ class StateHistory:
             self._state.touch_tiles(self.spec.stream, touched)
 
     def add(self, batch: str, slices: Mapping[str, int], folder: Path) -> Touched | None:
-        """Take up the batch that was just committed, from what its tap left in `folder` (see `note`).
+        """Add the batch that was just committed, from what its tap wrote to `folder` (see `note`).
 
-        `slices` are its slices with their places in the ledger. Leaves in `folder`, beside the cells of other
-        metrics, what the batch changes in those of state metrics. Answers which tiles it touched from
-        outside, after telling the state. None: it was taken up from raw, nothing was left, so tiles have
-        to be made from raw too."""
+        `slices` are its slices with their ledger offsets. Writes to `folder`, beside the cells of other
+        metrics, what the batch changes in those of state metrics. Records in the state, and returns, which
+        tiles it touched besides its own. None: it was read from raw, so tiles must be made from raw too.
+        """
         if not self.needed:
             return {}
         observed = self._observed()
@@ -170,12 +178,12 @@ class StateHistory:
         return touched
 
     def tidy(self) -> int:
-        """Merge sets of trails of about one size, so that there are few to look at; how many went."""
+        """Merge sets of observation files of similar size; how many were removed."""
         if not self.needed:
             return 0
         observed = self._observed()
         sizes = {
-            name: sum((self.folder / file).stat().st_size for file in each.names)
+            name: sum(size_of(self.folder / file) for file in each.names)
             for name, each in observed.sets.items()
         }
         old = [observed.sets[name] for name in crowded_tier(sizes, FAN_IN)]
@@ -190,7 +198,7 @@ class StateHistory:
     # -- for tiles
 
     def state_cells_for(self, tiles: Sequence[int], folder: Path) -> list[str]:
-        """Files with the state cells, in full, of the 5s tiles that begin at `tiles`."""
+        """Files with all state cells of the 5s tiles that begin at `tiles`."""
         if not self.followed or not tiles:
             return []
         raw, starts = self._raw.snapshot(), sorted(tiles)
@@ -213,7 +221,7 @@ class StateHistory:
         return self._engine.run(count_states, units, "states of tiles", size)
 
     def recount(self, raw: Sequence[str], seqs: Mapping[str, int], folder: Path) -> Recount:
-        """Everything again, from raw parts alone (`seqs`: slice -> place in the ledger); in `folder`."""
+        """Compute everything again from raw parts alone (`seqs`: slice -> ledger offset); in `folder`."""
         size = self._note(raw, folder)
         admitted_keys = AdmittedKeys.of(self.spec).grown(self._keys(folder, seqs))
         known = admitted_keys if admitted_keys.metrics else None
@@ -239,7 +247,7 @@ class StateHistory:
     # -- within
 
     def _observed(self) -> ObservationLog:
-        """The log, with what it names checked once: what is gone or damaged is as if it had never been."""
+        """The log, whose files are checked once: missing or damaged ones count as never made."""
         if self._log is None:
             self._log = self._open_log()
             broken = {
@@ -259,7 +267,7 @@ class StateHistory:
                 )
                 self._log.enter(None, broken)
             self._log.sweep()
-            self._strike(_last_offset(self._log) + 1)  # a process may have died before the log knew of keys
+            self._strike(_last_offset(self._log) + 1)  # a process may have died before the log recorded keys
         return self._log
 
     def _open_log(self) -> ObservationLog:
@@ -272,14 +280,14 @@ class StateHistory:
         return ObservationLog(self.folder, _made_for(self.spec), self._state)
 
     def _broken(self, observed: ObservationLog) -> list[Path]:
-        """Files of observations and of admitted keys that are missing or damaged."""
+        """Observation files and files of admitted keys that are missing or damaged."""
         files = [self.folder / name for each in observed.sets.values() for name in each.names]
         files += [layout.admitted_keys(self.folder, metric) for metric in AdmittedKeys.of(self.spec).metrics]
         return [path for path in files if not is_whole(path)]
 
     def _must_be_in_raw(self, lost: Sequence[Path]) -> None:
-        """What is lost is made again from raw. Where some of raw has expired, another history would come of
-        that: DamageError, until the damaged file was set aside by somebody who knows what it means."""
+        """What is lost is made again from raw. If some of raw has expired, that would give another history:
+        DamageError, until an operator sets the damaged file aside."""
         names = (Path(path).name.partition("-")[0] for path in self._raw.snapshot().paths())
         if EXPIRED_PART not in names:
             return
@@ -291,8 +299,8 @@ class StateHistory:
                 )
 
     def _batches(self) -> dict[str, list[str]]:
-        """Batches of raw with parts, whose names begin with it; packed ones say which they are of, and those
-        that stand for others are of none."""
+        """Batches of raw with parts whose names begin with theirs; packed parts name their batches, and
+        stand-ins belong to none."""
         found: dict[str, list[str]] = {}
         shared: dict[str, Mapping[str, Sequence[str]]] = {}
         for path in self._raw.snapshot().paths():
@@ -313,8 +321,8 @@ class StateHistory:
         covered: Mapping[str, tuple[int, int]],
         gone: Collection[str],
     ) -> bool:
-        """Forget from the first place on where it is not in line with raw, and take up again what raw has;
-        whether that is all of it."""
+        """Forget everything from the first offset that is not in line with raw, and read it again; whether
+        all of it could be read."""
         seqs = {entry.id: entry.seq for entry in self._state.slices(self.spec.stream)}
         known = {batch: offset for batch, offset in self._offsets().items() if batch in in_raw}
         positions: dict[str, tuple[int, int]] = {**known, **covered}
@@ -323,7 +331,7 @@ class StateHistory:
             start = min(positions[batch][0] for batch in wrong)
             while astride := [low for low, high in positions.values() if low < start <= high]:
                 start = min(astride)
-            self._strike(start)  # first: as long as the log knows what is wrong, this is done again
+            self._strike(start)  # first: while the log shows what is wrong, this is repeated
             for each in list(observed.sets.values()):
                 if any(high >= start for _, high in each.batches.values()):
                     self._cut(observed, each, start, seqs)
@@ -333,7 +341,7 @@ class StateHistory:
         return in_raw.keys() <= positions.keys()
 
     def _offsets(self) -> dict[str, tuple[int, int]]:
-        """Batches of the ledger with the first and last place of their slices."""
+        """Batches of the ledger with the first and last offset of their slices."""
         found: dict[str, tuple[int, int]] = {}
         for entry in self._state.slices(self.spec.stream):
             if entry.batch is not None:
@@ -344,8 +352,8 @@ class StateHistory:
     def _cut(
         self, observed: ObservationLog, old: ObservationSet, start: int, seqs: Mapping[str, int]
     ) -> None:
-        """Keep of a set what slices before a place in the ledger brought. Not by making it again: raw of that
-        may have expired."""
+        """Keep of a set what slices before a ledger offset added. Not by making it again: its raw may have
+        expired."""
         kept = {batch: offset for batch, offset in old.batches.items() if offset[1] < start}
         story = {"stream": self.spec.stream}
         log.warning("forgetting %d batches", len(old.batches) - len(kept), extra=story)
@@ -366,7 +374,7 @@ class StateHistory:
         new: ObservationSet,
         before: int | None = None,
     ) -> None:
-        """The trails of `old` as those of `new`: all, or only what came before a place in the ledger."""
+        """Write the files of `old` as those of `new`: all, or only what came before a ledger offset."""
         size = _bytes(str(self.folder / name) for each in old for name in each.names)
         units = [
             MergeObservations(metric, files, low, high, str(self._target(new.name, i, metric)), before)
@@ -399,7 +407,7 @@ class StateHistory:
             while order and (not taken or many < ROWS_AT_ONCE):
                 many += sum(rows[path] for path in in_raw[order[0]])
                 taken.append(order.pop(0))
-            # Batches whose places overlap are taken up together: the order of the ledger is that of slices.
+            # Batches whose offsets overlap are processed together: the ledger orders slices.
             while order and missing[order[0]][0] < max(missing[batch][1] for batch in taken):
                 taken.append(order.pop(0))
             name = f"chronicle-{set_hash(taken)[:24]}"
@@ -414,9 +422,9 @@ class StateHistory:
             folder.rmdir()
 
     def _note(self, raw: Sequence[str], folder: Path, batches: Sequence[str] | None = None) -> int:
-        """What the events of raw parts (those of `batches`, where a part has others too) would have left for
-        it; how many bytes of raw were read."""
-        sizes = [max(1, Path(path).stat().st_size) for path in raw]
+        """What `note` would have written for the events of raw parts (those of `batches`, if a part has
+        others too); how many bytes of raw were read."""
+        sizes = [max(1, size_of(path)) for path in raw]
         only: dict[str, frozenset[str]] = {}
         for path in raw if batches is not None else ():
             if path in self._shared:
@@ -442,8 +450,8 @@ class StateHistory:
         folder: Path,
         cells: Path | None,
     ) -> Touched:
-        """Trails first, then the state hears what they touch, then the roster, then the log says that they
-        count: whatever a crash leaves behind is made again, and nothing is told twice to another effect."""
+        """Observation files first, then the state, then the admitted keys, then the log, which makes them
+        current: whatever a crash leaves is made again, and recording it again has the same effect."""
         make_folder(self.folder, top=self._warehouse)
         admitted_keys = self._admitted_keys.grown(self._keys(folder, seqs))
         name = set_hash(batches)[:24]
@@ -471,6 +479,7 @@ class StateHistory:
         if touched:
             self._state.touch_tiles(self.spec.stream, touched)
         failpoint("chronicle.after_state")
+        check_commit(self.folder)
         self._write_admitted(admitted_keys, first=not observed.sets)
         files: dict[str, list[str]] = {}
         for each in entered:
@@ -494,7 +503,7 @@ class StateHistory:
         self._admitted_keys = admitted_keys
 
     def _strike(self, start: int) -> None:
-        """Keys that came from this place in the ledger on are admitted no longer, on disk neither."""
+        """Remove keys that were admitted from this ledger offset on, also on disk."""
         kept = self._admitted_keys.before(start)
         for metric in kept.metrics:
             if kept.keys(metric).num_rows < self._admitted_keys.keys(metric).num_rows:
@@ -502,7 +511,7 @@ class StateHistory:
         self._admitted_keys = kept
 
     def _read_admitted(self) -> AdmittedKeys | None:
-        """As it was last written; None when a part of it is gone."""
+        """The admitted keys as last written; None if a file is missing."""
         empty = AdmittedKeys.of(self.spec)
         paths = {metric: layout.admitted_keys(self.folder, metric) for metric in empty.metrics}
         if not all(is_whole(path) for path in paths.values()):
@@ -512,7 +521,7 @@ class StateHistory:
 
 @dataclass(frozen=True, slots=True)
 class Recollection:
-    """What a chronicle holds, for those who only look."""
+    """The contents of a state history, for readers."""
 
     observation_files: Mapping[
         str, Sequence[str]
@@ -527,8 +536,8 @@ class Recollection:
 
 
 def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
-    """What is remembered for all metrics of a stream as they are declared now; None: nothing is yet. Raises
-    FileNotFoundError when a file is merged into another just now."""
+    """What is kept for all metrics of a stream as declared now; None if nothing is. Raises FileNotFoundError
+    if a file is being merged into another."""
     folder = layout.state_history(warehouse, spec.stream)
     known = ObservationLog(folder, _made_for(spec))
     if not known.is_there:
@@ -543,12 +552,12 @@ def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
 
 
 def _last_offset(observed: ObservationLog) -> int:
-    """In the ledger, of what the log stands for; -1: nothing."""
+    """The last ledger offset that the log covers; -1: none."""
     return max((high for each in observed.sets.values() for _, high in each.batches.values()), default=-1)
 
 
 def _made_for(spec: RollupSpec) -> str:
-    """What the chronicle depends on in the configuration."""
+    """What the state history depends on in the configuration."""
     metrics = [repr(m) for m in spec.metrics if m.following is not None or m.limit is not None]
     return hashlib.sha256("\n".join(metrics).encode()).hexdigest()
 
@@ -569,4 +578,4 @@ def _united(many: Iterable[Touched]) -> dict[int, frozenset[str]]:
 
 
 def _bytes(paths: Iterable[str]) -> int:
-    return sum(Path(path).stat().st_size for path in paths)
+    return sum(size_of(path) for path in paths)

@@ -1,7 +1,7 @@
 """The parts of the rollups table: each holds many tiles of one level, and its footer names them.
 
-A level is cut into parts by size, at the borders of tiles, whatever days they are of. A tile stands in
-exactly one part. Nothing here decides which tiles are written together.
+A level is cut into parts by size, at the borders of tiles, independent of days. A tile is in exactly one
+part. Which tiles are written together is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from tidemill.storage.tables.parts import StagedPart, write_part
 
 T = TypeVar("T")
 
-PART_ROWS: Final = 32_768  # about as many rows has a part; a tile that has more is a part of its own
-BINS_PER_ROW: Final = 16  # so many bins of a histogram take as much space as a row
-_REPEATED: Final = ("bucket", "count")  # how columns end that have few values: faster by dictionary
+PART_ROWS: Final = 32_768  # rows of a part, about; a tile with more is a part of its own
+BINS_PER_ROW: Final = 16  # so many bins of a histogram take the space of a row
+_REPEATED: Final = ("bucket", "count")  # suffixes of columns with few values: faster by dictionary
 
 
 class Tile(NamedTuple):
-    """A tile as the footer of its part describes it. There may be very many: a tuple is quick to hand on."""
+    """A tile as the footer of its part describes it. A tuple, since there may be very many."""
 
     start: int
     hash: str
     revision: int
-    declared: str  # a hash of the declarations that it was made for
-    slices: frozenset[str] = frozenset()  # of a 5s tile: what it is made of
+    declared: str  # hash of the declarations that it was made for
+    slices: frozenset[str] = frozenset()  # for a 5s tile: its slices
     rows: int = 0
 
 
@@ -68,7 +68,7 @@ class TilePart:
 
 @dataclass(frozen=True, slots=True)
 class TilesFooter:
-    """What a part says of itself: the tiles that it holds, all of one level."""
+    """The footer of a part: its tiles, all of one level."""
 
     stream: str
     level: str
@@ -103,7 +103,7 @@ class TilesFooter:
 
     @staticmethod
     def from_footer(footer: Footer) -> TilesFooter:
-        """Parts of former versions name their tiles one by one."""
+        """Read a footer. Parts of earlier versions name their tiles one by one."""
         by_column = isinstance(footer.get("tiles"), dict)
         tiles = _by_column(footer) if by_column else _one_by_one(footer)
         return TilesFooter(text_in(footer, "stream", ""), text_in(footer, "level"), tiles)
@@ -128,7 +128,7 @@ def _by_column(footer: Footer) -> list[Tile]:
                 strict=True,
             )
         ]
-    except (ValueError, IndexError) as error:  # columns of other lengths, or a number of nothing
+    except (ValueError, IndexError) as error:  # columns of different lengths, or an invalid number
         raise invalid_footer("tiles") from error
 
 
@@ -137,7 +137,7 @@ def _numbers(columns: Footer, key: str) -> list[int]:
 
 
 def _checked(values: object, kind: type[T], key: str) -> list[T]:
-    """Without a step for each value: there may be very many."""
+    """Checked without a loop in Python: there may be very many values."""
     if not isinstance(values, list) or not set(map(type, values)) <= {kind}:
         raise invalid_footer(key)
     return values
@@ -164,7 +164,7 @@ def _one_by_one(footer: Footer) -> list[Tile]:
 def write_tiles(
     spec: RollupSpec, level: Level, tiles: Sequence[Tile], cells: Cells, folder: Path
 ) -> Iterator[TilePart]:
-    """The tiles of one level with the given cells, which are theirs alone, in as many parts as it takes."""
+    """Write the tiles of one level, with their cells, in as many parts as needed."""
     if not tiles:
         return
     tiles = sorted(tiles, key=lambda tile: tile.start)
@@ -179,7 +179,7 @@ def write_tiles(
 
 
 def _positions(table: pa.Table, starts: Ints, level: Level) -> Ints:
-    """Of each row the place of its tile."""
+    """The position of each row's tile."""
     bucket = one(table.column("bucket")).to_numpy()
     found: Ints = np.searchsorted(starts, bucket, side="right") - 1
     assert not bucket.size or (found.min() >= 0 and bool((bucket < starts[found] + level.tile).all()))
@@ -194,7 +194,7 @@ def _counted(positions: Iterable[Ints], size: int) -> Ints:
 
 
 def _weights(spec: RollupSpec, cells: Cells, positions: Mapping[str, Ints], rows: Ints) -> Ints:
-    """Of each tile, in rows."""
+    """The size of each tile, in rows."""
     weights = rows.copy()
     for metric in spec.metrics:
         table = cells.get(metric.name)

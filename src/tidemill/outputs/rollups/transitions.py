@@ -1,7 +1,7 @@
-"""From observations to the cells of a state metric: objects entering and leaving states, and transitions.
+"""Makes cells of a state metric from observations: objects that enter and leave states, and transitions.
 
-Every row follows from the history of one object up to one observation; which other objects are in the table,
-or in which order their events came, changes nothing. See `TransitionRule` for what the rules mean.
+Every row follows from the history of one object up to one observation; other objects and the order of arrival
+do not matter. `TransitionRule` defines the rules.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numba import njit
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.model.levels import BASE
-from tidemill.model.metrics import NONE_STATE
+from tidemill.model.metrics import NONE_STATE, TransitionRule
 from tidemill.outputs.rollups.cells import cell_schema
 from tidemill.outputs.rollups.grouping import GroupCodes, Groups, coded, grouped
 from tidemill.outputs.rollups.observations import joined, order_of
@@ -31,7 +31,7 @@ class Histories:
     """Sorted observations as arrays."""
 
     texts: Sequence[str]  # the states
-    begins: Mask  # the first of its object
+    begins: Mask  # the first observation of its object
     state: Ints
     key: Ints  # tenant and dimensions
     bucket: Ints
@@ -54,14 +54,14 @@ class _Rows:
     sign: int
     key: Ints
     bucket: Ints
-    state: Ints  # of a transition the one it is to
+    state: Ints  # for a transition, the state it leads to
     rule: int = _NO
-    left: Ints | None = None  # the state that a transition is from; as many as there are states: none
+    left: Ints | None = None  # the state that a transition leaves; the number of states means none
 
 
 def state_cells(metric: Metric, observations: pa.Table, wanted: Mask | None = None) -> pa.Table:
-    """The 5s cells of observations (of those `wanted`) that are sorted and hold each object's history from
-    its beginning; when all rules are local, from the one before the first that is wanted."""
+    """The 5s cells of observations (of those `wanted`), which are sorted and contain each object's history
+    from the beginning; if all rules are local, from the one before the first wanted."""
     if not observations.num_rows:
         return cell_schema(metric).empty_table()
     known = histories(metric, observations)
@@ -72,8 +72,9 @@ def state_cells(metric: Metric, observations: pa.Table, wanted: Mask | None = No
 def contribution(metric: Metric, before: pa.Table, added: pa.Table) -> pa.Table:
     """What `added` changes: the cells of both together minus those of `before`; counts may be negative.
 
-    `before` are the whole histories of the objects of `added`. When all rules are local it is enough to have,
-    of each object, what lies between the new ones, the last before them and the first after them."""
+    `before` are the whole histories of the objects of `added`. If all rules are local, the observations
+    between the new ones, the last before and the first after them are enough.
+    """
     union, new = union_of(before, added)
     return signed_cells(metric, union, new)
 
@@ -125,39 +126,62 @@ def _key_columns(metric: Metric) -> list[str]:
 def _rows(metric: Metric, known: Histories, wanted: Mask, sign: int) -> Iterator[_Rows]:
     assert metric.following is not None
     begins, state, key, bucket = known.begins, known.state, known.key, known.bucket
-    changed = begins.copy()
-    changed[1:] |= state[1:] != state[:-1]
-    moved = changed.copy()
-    moved[1:] |= key[1:] != key[:-1]
-    entered = np.flatnonzero(moved & wanted)
+    entered = np.flatnonzero(_moved(known) & wanted)
     left = entered[~begins[entered]]
     yield _Rows(sign, key[entered], bucket[entered], state[entered])
     yield _Rows(-sign, key[left - 1], bucket[left], state[left - 1])
     for number, rule in enumerate(metric.following.rules):
-        counted = changed & wanted
-        if rule.to is not None:
-            counted &= _among(known.texts, rule.to)[state]
-        if rule.until:
-            counted &= _looked_at(known, rule.until)
-        at = np.flatnonzero(counted)
-        if rule.from_last:
-            before = np.where(begins[at], len(known.texts), state[at - 1])
-        else:
-            at, before = _seen_before(known, at)
-            kept = before != state[at]
-            if rule.from_states is not None:
-                kept &= _among(known.texts, rule.from_states)[before]
-            at, before = at[kept], before[kept]
+        at, before = transitions_at(known, rule, wanted)
         yield _Rows(sign, key[at], bucket[at], state[at], number, before)
 
 
+def transitions_at(known: Histories, rule: TransitionRule, wanted: Mask) -> tuple[Ints, Ints]:
+    """The observations (of those `wanted`) that a rule counts, once for each transition, and the state that
+    each is from; as many as there are states: none."""
+    begins, state = known.begins, known.state
+    counted = _changed(known) & wanted
+    if rule.to is not None:
+        counted &= _among(known.texts, rule.to)[state]
+    if rule.until:
+        counted &= _looked_at(known, rule.until)
+    at = np.flatnonzero(counted)
+    if rule.from_last:
+        return at, np.where(begins[at], len(known.texts), state[at - 1])
+    at, before = _seen_before(known, at)
+    kept = before != state[at]
+    if rule.from_states is not None:
+        kept &= _among(known.texts, rule.from_states)[before]
+    return at[kept], before[kept]
+
+
+def entered_last(known: Histories) -> Ints:
+    """Of each object the observation with which it came into the state and the key that it has last."""
+    entered = np.flatnonzero(_moved(known))
+    number = (np.cumsum(known.begins) - 1)[entered]
+    return entered[np.append(number[1:] != number[:-1], True)] if entered.size else entered
+
+
+def _changed(known: Histories) -> Mask:
+    """Observations of another state than the one before."""
+    changed = known.begins.copy()
+    changed[1:] |= known.state[1:] != known.state[:-1]
+    return changed
+
+
+def _moved(known: Histories) -> Mask:
+    """Observations of another state or key than the one before."""
+    moved = _changed(known)
+    moved[1:] |= known.key[1:] != known.key[:-1]
+    return moved
+
+
 def _among(texts: Sequence[str], names: Collection[str]) -> Mask:
-    """Of each state whether it is one of the named."""
+    """For each state whether it is among the named ones."""
     return np.array([text in names for text in texts], np.bool_)
 
 
 def _looked_at(known: Histories, until: Collection[str]) -> Mask:
-    """Observations up to the first one of a state in `until`, that one included, of each object."""
+    """The observations of each object up to and including the first of a state in `until`."""
     number = np.cumsum(known.begins) - 1
     ends = np.flatnonzero(_among(known.texts, until)[known.state])
     objects, first = np.unique(number[ends], return_index=True)
@@ -182,7 +206,7 @@ def _seen_before(known: Histories, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequence[_Rows]) -> pa.Table:
-    """Cells of the rows: one for each key, state or transition, and bucket; none where they cancel out."""
+    """Cells of the rows: one for each key, state or transition, and bucket; none if they cancel out."""
     assert metric.following is not None
     rows = [each for each in rows if each.key.size]
     if not rows:
@@ -212,7 +236,7 @@ def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequ
 
 
 def _what(rows: _Rows, states: int) -> Ints:
-    """What is counted, as one number: the state; beyond those the rule, the state left, the one reached."""
+    """What is counted, as one number: a state; or, beyond those, rule, state left and state reached."""
     if rows.left is None:
         return rows.state
     return states + (rows.rule * (states + 1) + rows.left) * states + rows.state
@@ -222,10 +246,10 @@ _Part = tuple[Ints, Ints, Ints, int]  # key, what, bucket from 0, and what each 
 
 
 def _tallied(parts: Sequence[_Part], sizes: tuple[int, int, int]) -> tuple[Ints, Ints, Ints, Ints]:
-    """Key, what and bucket of all there are, each once, and their sums where those are not 0."""
+    """The distinct keys, states and buckets, and their sums if not 0."""
     keys, whats, buckets = sizes
     total, many = keys * whats * buckets, sum(part[0].size for part in parts)
-    if total <= 4 * many + 4096:  # few enough for a place each
+    if total <= 4 * many + 4096:  # few enough to count in an array
         positions = np.zeros(total, np.int64)
         for key, what, bucket, sign in parts:
             _tally(positions, (key * whats + what) * buckets + bucket, sign)
@@ -256,9 +280,9 @@ def _text(codes: Ints, texts: pa.StringArray, absent: Mask) -> pa.DictionaryArra
 
 
 def touched_by(metric: Metric, union: pa.Table, new: Mask) -> tuple[Ints, Ints]:
-    """5s tiles, and the places in the ledger of slices whose observations changed rows of theirs that are due
-    to earlier slices; each pair once. A function of the observations and their places alone: of what a slice
-    finds when it comes, not of the batches that slices come in."""
+    """5s tiles, and the ledger offsets of slices whose observations changed rows of the tile that come from
+    earlier slices; each pair once. A function of the observations and their offsets alone: of what a slice
+    finds when it arrives, not of batches."""
     assert metric.following is not None
     high, low, seq, time = (one(union.column(name)).to_numpy() for name in ("high", "low", "seq", "time"))
     begins = np.ones(high.size, np.bool_)
@@ -279,11 +303,11 @@ def touched_by(metric: Metric, union: pa.Table, new: Mask) -> tuple[Ints, Ints]:
 
 @njit(cache=True, nogil=True)
 def _next_to(begins: Mask, seq: Ints, new: Mask, tile: Ints) -> tuple[Ints, Ints]:
-    """An observation is changed by a later slice that, when it came, was the last one before it.
+    """An observation is changed by a later slice that was, on arrival, the last before it.
 
-    Going back from it, those are the new ones that came before all that stand between.
+    Going back from it, these are the new ones that arrived before everything between.
     """
-    least = np.empty(seq.size, np.int64)  # of the object, up to here
+    least = np.empty(seq.size, np.int64)  # minimum of the object up to here
     for i in range(seq.size):
         least[i] = seq[i] if begins[i] else min(seq[i], least[i - 1])
     tiles, positions = np.empty(16, np.int64), np.empty(16, np.int64)

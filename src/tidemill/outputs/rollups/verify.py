@@ -1,7 +1,6 @@
-"""Recomputes every tile from raw, with nothing taken over from how it was built, and compares bit for bit.
+"""Recomputes every tile from raw, independent of how it was built, and compares bit for bit.
 
-Tiles are recomputed and compared by spans of time, all of a span at once; only where something differs is it
-looked at tile by tile.
+Tiles are recomputed and compared by spans of time; only a span that differs is compared tile by tile.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from tidemill.outputs.rollups.planning import UNIT_ROWS, tiles_hash
 from tidemill.outputs.rollups.recall import tile_builds
 from tidemill.outputs.rollups.rows import read_tiles, row_buckets
 from tidemill.outputs.rollups.spec import RollupSpec
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.state.protocol import TileBuild
 from tidemill.storage.tables.table import Table
 
@@ -40,7 +40,7 @@ _EVER: Final = Interval(-(1 << 62), 1 << 62)
 
 @dataclass(frozen=True, slots=True)
 class TileDifference:
-    """A tile that is not what raw says it should be."""
+    """A tile that differs from what raw gives."""
 
     level: str
     start: int
@@ -55,9 +55,9 @@ class TileDifference:
 class Passed:
     """Tiles that are not compared."""
 
-    expired: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by level, ascending: kept no more
-    before: int | None = None  # those that begin earlier: raw is gone for them
-    unknown: frozenset[str] = frozenset()  # and metrics that cannot be told from what raw still has
+    expired: Mapping[str, Sequence[int]] = field(default_factory=dict)  # by level, ascending: no longer kept
+    before: int | None = None  # those that begin earlier: their raw has expired
+    unknown: frozenset[str] = frozenset()  # metrics that cannot be computed from the rest of raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,8 @@ class SpanCheck:
     stored: Mapping[str, Positions]  # by level
     out: str
     passed: Passed = field(default_factory=Passed)
-    extra: Sequence[str] = ()  # 5s cells that are added as they are: those of state metrics
-    admit: Admit | None = None  # what becomes of cells that are made here
+    extra: Sequence[str] = ()  # 5s cells that are added unchanged: those of state metrics
+    admit: Admit | None = None  # renames the keys of cells that are made here
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,12 @@ class HighCheck:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What tiles are held against, beside raw."""
+    """What tiles are compared with, besides raw."""
 
-    desired: Mapping[int, frozenset[str]]  # per 5s tile the names of slices that it should be made of
-    expired: Mapping[TileKey, str] = field(default_factory=dict)  # tiles kept no more, with their hashes
-    sealed: int | None = None  # raw is gone before this
+    desired: Mapping[int, frozenset[str]]  # by 5s tile the names of the slices that it should be made from
+    # Tiles that are no longer kept, with their hashes.
+    expired: Mapping[TileKey, str] = field(default_factory=dict)
+    sealed: int | None = None  # raw before this has expired
     states: Sequence[str] = ()  # files of 5s cells of state metrics
     admit: Admit | None = None
 
@@ -102,14 +103,14 @@ class Known:
         return Passed(expired, self.sealed, self._unknown(spec))
 
     def _unknown(self, spec: RollupSpec) -> frozenset[str]:
-        """Metrics that look at what came before, when that is gone from raw."""
+        """Metrics that depend on earlier events, if those have expired."""
         if self.sealed is None:
             return frozenset()
         return frozenset(m.name for m in spec.metrics if m.following is not None or m.limit is not None)
 
 
 def check_span(unit: SpanCheck) -> Iterator[TileDifference]:
-    """Leaves the 1h cells for the levels above."""
+    """Compare a span; writes the 1h cells for the levels above."""
     events = read_events(unit.plan, unit.raw, unit.span, None)
     made = [accumulate(unit.spec, table, BASE.width) for table in events]
     if unit.admit is not None:
@@ -120,7 +121,7 @@ def check_span(unit: SpanCheck) -> Iterator[TileDifference]:
         if level is not BASE:
             cells = merge(unit.spec, [cells], level.width)
         yield from _compare(unit.spec, level, cells, unit.stored.get(level.name, NOWHERE), unit.passed)
-    write_cells(Path(unit.out), cells)
+    write_cells(warehouse_path(unit.out), cells)
 
 
 def check_high(unit: HighCheck) -> Iterator[TileDifference]:
@@ -176,7 +177,7 @@ def _starts(table: pa.Table, level: Level) -> np.ndarray[tuple[int], np.dtype[np
 
 
 def _same(spec: RollupSpec, level: Level, wanted: Cells, stored: Sequence[Cells]) -> bool:
-    """Whether all tiles together hold the wanted cells, each in one row."""
+    """Whether all tiles together hold exactly the expected cells, each in one row."""
     whole = stored[0] if len(stored) == 1 else merge(spec, stored, level.width)
     for name, table in wanted.items():
         if sum(cells[name].num_rows for cells in stored) != table.num_rows:
@@ -203,7 +204,7 @@ def _difference(wanted: Cells, stored: Cells) -> str | None:
 
 
 def _plain(cells: pa.Table) -> pa.Table:
-    """Dictionaries spelled out: their order is not content."""
+    """Dictionaries decoded: their order is not content."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in cells.columns
@@ -214,7 +215,7 @@ def _plain(cells: pa.Table) -> pa.Table:
 def verify_tiles(
     spec: RollupSpec, plan: ReadPlan, raw: Table, table: Table, engine: Engine, known: Known, folder: Path
 ) -> tuple[int, int, list[TileDifference]]:
-    """Tiles compared with raw, tiles that raw is gone for, and what differs."""
+    """The number of tiles compared with raw, of tiles whose raw has expired, and the differences."""
     builds: list[TileBuild] = []
     found: list[TileDifference] = []
     for part in table.snapshot().parts:
@@ -225,8 +226,8 @@ def verify_tiles(
     found += _hashes(builds, known)
     if len({build.key for build in builds}) != len(builds):
         found.append(TileDifference("", 0, "a tile has more than one part"))
-    if (told := sum(build.rows for build in builds)) != (rows := table.snapshot().rows):
-        found.append(TileDifference("", 0, f"parts hold {rows} rows; their tiles say {told}"))
+    if (counted := sum(build.rows for build in builds)) != (rows := table.snapshot().rows):
+        found.append(TileDifference("", 0, f"parts hold {rows} rows; their tiles say {counted}"))
     sealed = [build for build in builds if known.sealed is not None and build.key.start < known.sealed]
     open_ = [build for build in builds if known.sealed is None or build.key.start >= known.sealed]
     units = _spans(spec, plan, raw, table, open_, known, folder)
@@ -247,7 +248,7 @@ def _spans(
     known: Known,
     folder: Path,
 ) -> list[SpanCheck]:
-    """All of time, in spans of whole days with about as many rows each."""
+    """All of time, in spans of whole days with about the same number of rows."""
     low = [build for build in builds if BY_NAME[build.key.level] in _LOW]
     rows: dict[int, int] = {}
     for build in low:
@@ -278,7 +279,7 @@ def _spans(
 
 
 def _stored(table: Table, builds: Sequence[TileBuild]) -> dict[str, dict[str, list[int]]]:
-    """By level, where these tiles stand."""
+    """The positions of these tiles, by level."""
     found: dict[str, dict[str, list[int]]] = {}
     for build in sorted(builds, key=lambda build: build.key):
         positions = found.setdefault(build.key.level, {})
@@ -287,7 +288,7 @@ def _stored(table: Table, builds: Sequence[TileBuild]) -> dict[str, dict[str, li
 
 
 def _hashes(builds: Sequence[TileBuild], known: Known) -> Iterator[TileDifference]:
-    """Each tile's hash must be that of what it is made of, down to the slices that raw names."""
+    """Check that each tile's hash is that of what it is made from, down to the slices in raw."""
     hashes: dict[str, dict[int, str]] = {level.name: {} for level in LEVELS}
     for key, digest in known.expired.items():
         hashes[key.level][key.start] = digest

@@ -1,1 +1,1 @@
-"""Chains of deltas: what vectors are, now and at any instant, kept short without changing one bit of them."""
+"""Chains of deltas: the values of vectors, now and at any instant, compacted without changing a bit."""

@@ -1,6 +1,7 @@
-"""Deltas of a window as one batch: each once, in order of time, merged where no bit changes, compressed.
+"""The deltas of a window as one batch: each once, in order of time, merged where that changes no bit,
+compressed.
 
-Pure. It never computes with a component: what would need an addition stays two deltas.
+Pure. It never computes with components: what would need an addition stays two deltas.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ _COMPRESSION: Final = "zstd"
 
 @dataclass(frozen=True, slots=True)
 class BatchStats:
-    """What came in a window, and what a batch of it takes."""
+    """What arrived in a window, and the size of its batch."""
 
-    received: int  # deltas, with those that came twice
+    received: int  # deltas, including repeats
     duplicates: int
     deltas: int  # left after merging
     vectors: int
     bytes: int  # of the compressed batch
-    start: int | None  # the first and the last instant of a delta; None: there was none
+    start: int | None  # the first and the last instant of a delta; None if there is none
     end: int | None
 
     @property
     def average(self) -> float:
-        """Bytes of a delta in the batch."""
+        """Bytes for each delta in the batch."""
         return self.bytes / self.deltas if self.deltas else 0.0
 
     @property
@@ -53,7 +54,7 @@ class BatchStats:
 
 @dataclass(frozen=True, slots=True)
 class DeltaBatch:
-    """Applied to any vectors, the deltas give what all that came in would have given."""
+    """A batch: applied to any vectors, it gives what all deltas that arrived would have given."""
 
     content: bytes  # an Arrow file of `COLUMNS`, by (event_time, event_id)
     stats: BatchStats
@@ -73,18 +74,18 @@ class WindowBatch:
 
 
 def batch_of(deltas: Iterable[Delta], tenant: str = "") -> DeltaBatch:
-    """Of deltas in any order. One that says what came before does not matter drops it; of several `set` in a
-    row, what came last counts."""
+    """The batch of deltas in any order. A delta that makes earlier ones irrelevant drops them; of several
+    `set` in a row, the last counts."""
     received = list(deltas)
-    once = {delta.delta_id: delta for delta in reversed(received)}  # of equal ids the first that came
+    once = {delta.delta_id: delta for delta in reversed(received)}  # of equal ids the first that arrived
     batch = _batch(deltas_from_rows(_table(once.values())), tenant)
     repeated = len(received) - len(once)
     return replace(batch, stats=replace(batch.stats, received=len(received), duplicates=repeated))
 
 
 def window_batches(deltas: Deltas, every: int, tenant: str) -> Iterator[WindowBatch]:
-    """The batches of the windows of a width that have deltas of a tenant, from the first on. Each delta is
-    there once."""
+    """The batches of the windows of a width that have deltas of a tenant, oldest first. Each delta occurs
+    once."""
     order = np.argsort(deltas.ts, kind="stable")
     number = deltas.ts[order] // every
     for window in np.unique(number).tolist():
@@ -94,7 +95,7 @@ def window_batches(deltas: Deltas, every: int, tenant: str) -> Iterator[WindowBa
 
 
 def deltas_in(content: bytes) -> tuple[Delta, ...]:
-    """What a batch holds."""
+    """The deltas of a batch."""
     try:
         with pa.ipc.open_file(pa.py_buffer(content)) as reader:
             rows = reader.read_all().to_pylist()

@@ -1,7 +1,7 @@
-"""The kernels that make parts of a chain table: read deltas out of raw, put them into buckets, compact.
+"""The kernels that make parts of a chain table: read deltas from raw, distribute them to buckets, compact.
 
-Everything goes to staging; the driver commits. The same inputs give the same bytes, and no bit of a vector
-ever depends on which rows were merged before.
+Everything is written to staging; the driver commits. Equal inputs give equal bytes, and no bit of a vector
+depends on which rows were merged before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -21,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one, read_ipc, write_ipc
+from tidemill.formats.arrow import one
 from tidemill.formats.delta_arrays import Deltas, Floats, deltas_from_rows, order_of, taken
 from tidemill.model.deltas import Op
 from tidemill.outputs.vectors.fold import fold
@@ -29,12 +28,14 @@ from tidemill.outputs.vectors.parts import statistics_of
 from tidemill.outputs.vectors.payloads import Key, raw_rows
 from tidemill.outputs.vectors.rules import NONE, REASONS, Chains, Reason, merges, needed
 from tidemill.outputs.vectors.table import CHECKPOINT, INSTANT, ROWS, STATS, ChainFooter, Made, bucket_of
+from tidemill.storage.bucket_path import warehouse_path
+from tidemill.storage.ipc import read_ipc, write_ipc
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 
-_GROUP_BYTES: Final = 4 << 20  # of a row group, about: what a look-up of one vector reads
-COPIES: Final = 5  # of its rows, about, that a compaction has in memory: read, in order, as arrays, merged
+_GROUP_BYTES: Final = 4 << 20  # bytes of a row group, about: what a look-up of one vector reads
+COPIES: Final = 5  # copies of its rows, about, that a compaction holds: read, sorted, as arrays, merged
 
-Span = tuple[Key | None, Key | None]  # from a vector on, up to another one
+Span = tuple[Key | None, Key | None]  # from a vector up to another one
 EVERYTHING: Final[Span] = (None, None)
 
 
@@ -43,7 +44,7 @@ EVERYTHING: Final[Span] = (None, None)
 
 @dataclass(frozen=True, slots=True)
 class Arranged:
-    """Rows of chains in order, and the same as arrays: chain c is a vector of its own."""
+    """Rows of chains in order, also as arrays: chain c is one vector."""
 
     rows: pa.Table
     deltas: Deltas
@@ -51,7 +52,7 @@ class Arranged:
 
     @property
     def keys(self) -> list[Key]:
-        """Of each chain."""
+        """The key of each chain."""
         firsts = self.rows.select(["tenant", "vector_id"]).take(pa.array(self.chains.starts[:-1]))
         return list(zip(*(firsts.column(name).to_pylist() for name in ("tenant", "vector_id")), strict=True))
 
@@ -84,7 +85,7 @@ def _ranks(column: pa.ChunkedArray) -> Ints:
 
 
 def collapsed(found: Arranged, groups: Ints, vector: Vector) -> pa.Table:
-    """The rows, with each group of neighbours (see `rules.merges`) as one checkpoint."""
+    """The rows, with each group of neighbours (see `rules.merges`) replaced by one checkpoint."""
     merged = groups != NONE
     if not merged.any():
         return found.rows
@@ -101,7 +102,7 @@ def collapsed(found: Arranged, groups: Ints, vector: Vector) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """Vectors as they are behind some rows, and the rows that were left out on the way."""
+    """Vectors after some rows, and the rows that were left out."""
 
     matrix: Floats
     exists: Mask
@@ -112,10 +113,10 @@ def _folded(found: Arranged, ends: Ints, vector: Vector) -> _Folded:
     chain, dimension = found.deltas.vectors, vector.dimension
     matrix, exists = np.zeros((ends.size, dimension)), np.zeros(ends.size, np.bool_)
     left_out = np.zeros(chain.size, np.bool_)
-    owner = np.searchsorted(ends, np.arange(chain.size))  # the end that a row comes into first
+    owner = np.searchsorted(ends, np.arange(chain.size))  # the first end at or after each row
     reached = owner < ends.size
     reached[reached] = chain[ends[owner[reached]]] == chain[reached]
-    follows = np.zeros(ends.size, np.bool_)  # ends that go on from the one before
+    follows = np.zeros(ends.size, np.bool_)  # ends that continue from the one before
     follows[1:] = chain[ends[1:]] == chain[ends[:-1]]
     firsts = np.flatnonzero(~follows)
     turn = np.arange(ends.size) - np.repeat(firsts, np.diff(np.append(firsts, ends.size)))
@@ -169,7 +170,7 @@ def instants(rows: pa.Table, column: str) -> Ints:
 
 
 def read_rows(paths: Sequence[str], span: Span = EVERYTHING) -> pa.Table:
-    """The rows of parts of one bucket, part after part; only of the vectors of a span."""
+    """The rows of parts of one bucket, part by part; only of the vectors in a span."""
     pieces = [ROWS.empty_table()]
     for path in paths:
         with open_part(path) as file:
@@ -184,12 +185,12 @@ def read_rows(paths: Sequence[str], span: Span = EVERYTHING) -> pa.Table:
 
 
 def _may_hold(file: pq.ParquetFile, number: int, span: Span) -> bool:
-    """Whether a row group can hold a vector of the span; its rows are in order of (tenant, vector)."""
+    """Whether a row group can hold a vector of the span; its rows are sorted by (tenant, vector)."""
     group = file.metadata.row_group(number)
     tenant, vector = statistics_of(group, "tenant"), statistics_of(group, "vector_id")
     if tenant is None or vector is None or not (tenant.has_min_max and vector.has_min_max):
         return True
-    least, most = (tenant.min, vector.min), (tenant.max, vector.max)  # as far apart as they can be
+    least, most = (tenant.min, vector.min), (tenant.max, vector.max)  # the widest possible range
     first, end = span
     return (first is None or most >= first) and (end is None or least < end)
 
@@ -208,8 +209,8 @@ def _inside(rows: pa.Table, span: Span) -> pa.ChunkedArray:
 
 
 def spans_within(paths: Sequence[str], memory: int) -> list[Span]:
-    """All vectors of parts of one bucket, in as many spans as it takes for the rows of each to be merged
-    in so much memory; of a single vector all rows are needed."""
+    """The vectors of parts of one bucket, in as many spans as needed to merge the rows of each in so much
+    memory; a single vector needs all its rows."""
     size, pieces = 0, []
     for path in paths:
         with open_part(path) as file:
@@ -231,7 +232,7 @@ def spans_within(paths: Sequence[str], memory: int) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class GatherUnit:
-    """Parts of raw to look into."""
+    """Parts of raw to read."""
 
     paths: Sequence[str]
     slices: frozenset[str]
@@ -265,16 +266,16 @@ def gather(unit: GatherUnit) -> Iterator[Gathered]:
                 found.setdefault(f"{number:02d}", []).append(mine)
     for name, pieces in sorted(found.items()):
         table = pa.concat_tables(pieces)
-        target = Path(unit.folder) / f"{unit.name}-{name}.arrow"
+        target = warehouse_path(unit.folder) / f"{unit.name}-{name}.arrow"
         write_ipc(target, table.combine_chunks())
         yield Gathered(name, str(target), table.num_rows, int(instants(table.combine_chunks(), "ts").min()))
 
 
 def without(found: Gathered, again: frozenset[Key]) -> Gathered:
-    """The same less what is about some vectors, in a file of its own."""
+    """The same without the deltas of some vectors, in another file."""
     rows = _less(read_ipc(found.path), again)
     path = f"{found.path}.rest"
-    write_ipc(Path(path), rows.combine_chunks())
+    write_ipc(warehouse_path(path), rows.combine_chunks())
     return Gathered(found.bucket, path, rows.num_rows, found.first)
 
 
@@ -288,12 +289,12 @@ def _less(rows: pa.Table, again: frozenset[Key]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class ChainUnit:
-    """Deltas to be put into a bucket; with `current`, into one part together with what is there."""
+    """Deltas to add to a bucket; with `current`, in one part together with the existing rows."""
 
     bucket: str
     fresh: Sequence[str]  # staged by `gather`
     current: Sequence[str]
-    again: frozenset[Key]  # vectors that `fresh` has all deltas of: what stands of them goes
+    again: frozenset[Key]  # vectors of which `fresh` has all deltas: their existing rows are dropped
     made: Made
     declared: str
     folder: str
@@ -313,14 +314,14 @@ def build(unit: ChainUnit) -> Iterator[StagedPart]:
 
 @dataclass(frozen=True, slots=True)
 class LateUnit:
-    """Deltas for a bucket, held against its checkpoints."""
+    """Deltas for a bucket, to compare with its checkpoints."""
 
     fresh: Sequence[str]
     current: Sequence[str]
 
 
 def late(unit: LateUnit) -> Iterator[Key]:
-    """Vectors that have a delta which comes before a checkpoint of theirs."""
+    """Vectors with a delta that comes before one of their checkpoints."""
     heads: dict[Key, tuple[int, str]] = {}
     for path in unit.current:
         with open_part(path) as file:
@@ -347,7 +348,7 @@ def _positions(rows: pa.Table) -> Iterator[tuple[Key, tuple[int, str]]]:
 
 @dataclass(frozen=True, slots=True)
 class CompactUnit:
-    """A bucket to be compacted as of `now`; with `force` whatever can be merged is."""
+    """A bucket to compact as of `now`; with `force` everything that can be merged is."""
 
     bucket: str
     current: Sequence[str]
@@ -365,19 +366,19 @@ class CompactUnit:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What came of a bucket."""
+    """The result for a bucket."""
 
     bucket: str
     part: StagedPart
     chains: int  # that were compacted
     deltas: int  # that are now in checkpoints
-    reasons: Mapping[str, int]  # chains by why
-    overflowed: int  # vectors that have a component that is no finite number, or were kept from it
-    pieces: int  # in which it was done
+    reasons: Mapping[str, int]  # chains by reason
+    overflowed: int  # vectors with a component that is not finite, or was prevented from that
+    pieces: int  # pieces in which it was done
 
 
 def compact(unit: CompactUnit) -> Iterator[Compacted]:
-    """What comes of it does not depend on in how many pieces it is done."""
+    """Compact a bucket. The result does not depend on the number of pieces."""
     spans = spans_within(unit.current, unit.memory)
     reasons: Counter[str] = Counter()
     deltas = 0
@@ -389,7 +390,7 @@ def compact(unit: CompactUnit) -> Iterator[Compacted]:
         if len(spans) == 1:
             pieces.append(done.rows)
         else:  # it waits on disk for the others
-            path = Path(unit.folder) / f"compact-{unit.bucket}-{number:05d}.arrow"
+            path = warehouse_path(unit.folder) / f"compact-{unit.bucket}-{number:05d}.arrow"
             write_ipc(path, done.rows)
             pieces.append(read_ipc(str(path)))
     if deltas:
@@ -400,7 +401,7 @@ def compact(unit: CompactUnit) -> Iterator[Compacted]:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """Some chains of a bucket, as they are once those of them that need it are compacted."""
+    """Some chains of a bucket, after compaction of those that need it."""
 
     rows: pa.Table
     deltas: int
@@ -420,8 +421,7 @@ def _merged(unit: CompactUnit, found: Arranged) -> _Merged:
 
 
 def overflowed(rows: pa.Table) -> int:
-    """Rows, which are checkpoints then, with a component that is no finite number, or that was kept from
-    becoming one."""
+    """Checkpoint rows with a component that is not finite, or was prevented from that."""
     count = 0
     for batch in rows.select(["values", "left_out"]).to_batches():
         values = batch.column("values")
@@ -471,7 +471,7 @@ def _write(unit: ChainUnit | CompactUnit, rows: pa.Table) -> StagedPart:
     newest = int(ts.max()) if ts.size else None
     digest = hashlib.blake2b(f"{unit.bucket} {unit.seed}".encode(), digest_size=8).hexdigest()
     return write_part(
-        Path(unit.folder),
+        warehouse_path(unit.folder),
         f"chain-{unit.made.through:010d}-{digest}.parquet",
         rows,
         partition={"bucket": unit.bucket},

@@ -1,6 +1,6 @@
-"""Chains of the delta streams of a warehouse: folded in and compacted by each round, and on request.
+"""The chains of the delta streams of a warehouse: extended and compacted by each round, and on request.
 
-It decides nothing: which chains are compacted, and how, is in `rules`.
+Which chains are compacted, and how, is decided in `rules`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, Interval, format_duration, format_instant, parse_duration
 from tidemill.model.windows import Window
-from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, storage_errors
-from tidemill.storage.locks import exclusive
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -44,8 +42,8 @@ class ChainRound:
     """What one round did for the chains of a stream."""
 
     folded: Chained
-    compacted: Compaction | None = None  # None: it is not done in the background
-    current: ChainStatus | None = None  # the chains afterwards; None: nobody looked
+    compacted: Compaction | None = None  # None: not done in the background
+    current: ChainStatus | None = None  # the chains afterwards; None: not known
 
     @property
     def idle(self) -> bool:
@@ -54,22 +52,22 @@ class ChainRound:
 
 @dataclass(frozen=True, slots=True)
 class ChainStatus:
-    """What the chain table of a stream holds; from its log and the footers of its parts."""
+    """Contents of the chain table of a stream, from its log and the footers of its parts."""
 
     parts: int = 0
     bytes: int = 0
     checkpoints: int = 0
     pending: int = 0  # deltas
-    overflowed: int = 0  # checkpoints with a component that is no finite number, or was kept from it
-    through: int = 0  # the last place in the ledger that is folded in
+    overflowed: int = 0  # checkpoints with a component that is not finite, or was prevented from that
+    through: int = 0  # the last ledger offset that is folded in
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What is known of a batch because it is the dataset of a window that the stream declares."""
+    """Facts about a batch that is the dataset of a declared window."""
 
     window: Window
-    ignored: int  # slices that came too late for it
+    ignored: int  # slices that were too late for it
     damage: str | None  # what is wrong with its file; None: nothing
 
 
@@ -81,20 +79,20 @@ class Batched:
     end: int
     stats: BatchStats | None  # None: its file is damaged
     file: Path | None
-    published: Published | None = None  # None: it was made because somebody asked for it
+    published: Published | None = None  # None: it was made on request
 
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches by time; those before the first of them were left out when there are more."""
+    """Batches by time; if there are more, the older ones are left out."""
 
     found: Sequence[Batched]
     more: bool = False
 
 
 class Chainer:
-    """Of one warehouse. The caller must hold the lock of a round, but for what only looks (`plan`, `windows`,
-    `batches`, `verify`, `current`), `was_read` and `compact_now`."""
+    """The chains of one warehouse. The caller must hold the tick lock, except for what only reads (`plan`,
+    `windows`, `batches`, `verify`, `current`), `was_read` and `compact_now`."""
 
     def __init__(
         self,
@@ -103,18 +101,18 @@ class Chainer:
         deltas: Callable[[str, int | None, int | None, str | None], tuple[str, Deltas]],
         published: Callable[[str, Interval, Path | None, int | None], Batches],
     ) -> None:
-        """`raw`: the table of a stream, to be worked on; `deltas`: those of a span and a tenant;
-        `published`: the datasets of a stream that start in a span, copied to a folder, the newest of them."""
+        """`raw`: gives the table of a stream for writing; `deltas`: those of a span and a tenant;
+        `published`: copies the newest datasets of a stream that start in a span to a folder."""
         self._warehouse = warehouse
         self._raw = raw
         self._deltas = deltas
         self._published = published
         self._stores: dict[str, ChainStore] = {}
         self._reads: dict[str, Reads] = {}
-        self._overflowed: dict[str, int] = {}  # checkpoints that were warned of, by stream
+        self._overflowed: dict[str, int] = {}  # checkpoints that were warned about, by stream
 
     def store(self, stream: str) -> ChainStore:
-        """Who keeps the chains of a stream; InputError when it is none of deltas."""
+        """The store of a stream's chains; InputError if it is not a delta stream."""
         from tidemill.outputs.vectors.store import ChainStore
 
         warehouse, declared = self._warehouse, self._declared(stream)
@@ -131,12 +129,12 @@ class Chainer:
         return self._stores[stream]
 
     def forget(self, stream: str) -> None:
-        """Open the tables of a stream again when they are needed next."""
+        """Close the tables of a stream; they are opened again when needed."""
         self._stores.pop(stream, None)
 
     def round(self, stream: str, now: int) -> ChainRound | None:
-        """Fold in what was accepted, then compact what needs it, when that is done in the background. None:
-        there are no vectors, or slices are judged again, and chains wait until all of them are."""
+        """Fold in what was accepted, then compact what needs it, if compaction runs in the background. None
+        if the stream has no vectors, or while slices of it are being decided again."""
         from tidemill.storage.tables.tidy import tidy
 
         warehouse, declared = self._warehouse, self._warehouse.project.stream(stream)
@@ -156,7 +154,7 @@ class Chainer:
         return ChainRound(folded, compacted, current)
 
     def _warn_of_overflow(self, stream: Stream, overflowed: int) -> None:
-        """Once for each that is new."""
+        """Warn once about each new one."""
         known, self._overflowed[stream.name] = self._overflowed.get(stream.name, 0), overflowed
         if overflowed > known and stream.vector is not None:
             what = "have deltas that were left out" if stream.vector.stays_finite else "are no finite numbers"
@@ -172,8 +170,8 @@ class Chainer:
 
     def compact_now(self, stream: str, now: int, *, force: bool = True, rebuild: bool = False) -> ChainRound:
         """Fold in what was accepted, then compact; with `rebuild`, all chains are rebuilt from raw first.
-        Takes the tick lock. Returns what was done."""
-        with exclusive(layout.tick_lock(self._warehouse.root), "compact"):
+        Works on all streams alone. Returns what was done."""
+        with self._warehouse.working("compact"):
             self._check_settled(stream)
             folded = self.store(stream).rebuild(now) if rebuild else self.refresh(stream, now)
             return ChainRound(folded, self.compact(stream, now, force=force))
@@ -232,7 +230,7 @@ class Chainer:
         return Batches(made if limit is None else made[-limit:], more=limit is not None and len(made) > limit)
 
     def _declared(self, stream: str) -> Stream:
-        """InputError when it is none of deltas."""
+        """The stream; InputError if it is not a delta stream."""
         declared = self._warehouse.project.stream(stream)
         if declared.kind != "delta":
             names = [name for name, each in self._warehouse.project.streams.items() if each.kind == "delta"]
@@ -252,7 +250,7 @@ class Chainer:
             )
 
     def verify(self, stream: str) -> tuple[int, list[ChainDifference]]:
-        """How many chains were held against raw, and what differs."""
+        """How many chains were compared with raw, and the differences."""
         if self._warehouse.project.stream(stream).kind != "delta":
             return 0, []
         from tidemill.outputs.vectors.verify import verify_chains
@@ -260,7 +258,7 @@ class Chainer:
         return verify_chains(self.store(stream))
 
     def was_read(self, stream: str, tenant: str, ids: Collection[str]) -> None:
-        """Somebody read these vectors: `adaptive` keeps their chains shorter."""
+        """Count reads of these vectors: `adaptive` keeps their chains shorter."""
         if self._warehouse.project.stream(stream).compaction.strategy == "adaptive":
             self._reads_of(stream).add([(tenant, name) for name in ids])
 
@@ -270,7 +268,8 @@ class Chainer:
         return self._reads.setdefault(stream, Reads())
 
     def current(self, stream: str) -> ChainStatus | None:
-        """Starts nothing and opens no table to write; None: the stream has no vectors."""
+        """The status of the chains, without opening a table for writing; None if the stream has no
+        vectors."""
         if self._warehouse.project.stream(stream).kind != "delta":
             return None
         from tidemill.outputs.vectors.table import ChainFooter

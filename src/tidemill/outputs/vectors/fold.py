@@ -1,7 +1,7 @@
 """The kernel that applies deltas to many vectors at once.
 
-Bit for bit what applying them one after the other gives: no step is reordered, fused or left out. It never
-says which deltas there are, or which of them were merged before.
+Bit for bit the same as applying them one after the other: no step is reordered, fused or left out. Which
+deltas there are, and which were merged, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidemill.formats.kernels import Kernel
 
 @dataclass(frozen=True, slots=True)
 class FoldedVectors:
-    """Vectors after their deltas, in the order of names: row v of `matrix` means something where `exists`."""
+    """Vectors after their deltas, in the order of names: row v of `matrix` is meaningful if `exists`."""
 
     matrix: Floats
     exists: Mask
-    last: Ints  # the row of the last delta that was applied; -1: none was
-    applied: Ints  # how many were
-    left_out: Mask  # rows that were not applied, since a component would not be finite any more
+    last: Ints  # the row of the last delta applied; -1: none
+    applied: Ints  # how many were applied
+    left_out: Mask  # rows that were not applied, since a component would no longer be finite
 
 
 def fold(
@@ -36,10 +36,10 @@ def fold(
     finite: bool = False,
 ) -> FoldedVectors:
     """The vectors after their deltas, without those later than `until`; with `finite` also without those
-    after which a component would be no finite number.
+    after which a component would not be finite.
 
-    `base` has a row per name of `deltas`, as the vectors were before (None: none of them was there); it is
-    not changed. Rows of `deltas` are in order for each vector (see `order_of`).
+    `base` has a row for each name of `deltas`, the vectors before (None: none existed); it is not changed.
+    Rows of `deltas` are in order for each vector (see `order_of`).
     """
     count = len(deltas.names)
     if base is None or base_exists is None:
@@ -75,7 +75,6 @@ def _fold(
     value_at: Ints,
     values: Floats,
 ) -> None:
-    dimension = matrix.shape[1]
     for row in range(vectors.size):
         if ts[row] > until:
             continue
@@ -94,53 +93,65 @@ def _fold(
         exists[v] = op != DELETE
         if op == DELETE:
             continue
-        low = value_at[row]
         if dense[row]:
-            if op in (REPLACE, SET):
-                for i in range(dimension):
-                    vector[i] = values[low + i]
-            elif op == ADD:
-                for i in range(dimension):
-                    vector[i] = vector[i] + values[low + i]
-            elif op == OFFSET:
-                x = values[low]
-                for i in range(dimension):
-                    vector[i] = vector[i] + x
-            elif value_at[row + 1] - low == 1:
-                x = values[low]
-                for i in range(dimension):
-                    vector[i] = vector[i] * x
-            else:
-                for i in range(dimension):
-                    vector[i] = vector[i] * values[low + i]
-            continue
-        first = index_at[row]
-        count = index_at[row + 1] - first
-        if op == SET:
-            for k in range(count):
-                vector[indices[first + k]] = values[low + k]
-        elif op == ADD:
-            for k in range(count):
-                i = indices[first + k]
-                vector[i] = vector[i] + values[low + k]
-        elif op == OFFSET:
-            x = values[low]
-            for k in range(count):
-                i = indices[first + k]
-                vector[i] = vector[i] + x
+            _apply_dense(vector, op, values, value_at[row], value_at[row + 1])
         else:
-            for k in range(count):
-                i = indices[first + k]
-                vector[i] = vector[i] * values[low + k]
+            _apply_sparse(vector, op, indices, index_at[row], index_at[row + 1], values, value_at[row])
+
+
+@Kernel
+def _apply_dense(vector: Floats, op: int, values: Floats, low: int, high: int) -> None:
+    """Apply an operation to all elements; its operand is values[low:high], one for all or one for each."""
+    if op in (REPLACE, SET):
+        for i in range(vector.size):
+            vector[i] = values[low + i]
+    elif op == ADD:
+        for i in range(vector.size):
+            vector[i] = vector[i] + values[low + i]
+    elif op == OFFSET:
+        x = values[low]
+        for i in range(vector.size):
+            vector[i] = vector[i] + x
+    elif high - low == 1:
+        x = values[low]
+        for i in range(vector.size):
+            vector[i] = vector[i] * x
+    else:
+        for i in range(vector.size):
+            vector[i] = vector[i] * values[low + i]
+
+
+@Kernel
+def _apply_sparse(
+    vector: Floats, op: int, indices: Offsets, first: int, end: int, values: Floats, low: int
+) -> None:
+    """Apply an operation to the elements that indices[first:end] names; operands begin at values[low]."""
+    count = end - first
+    if op == SET:
+        for k in range(count):
+            vector[indices[first + k]] = values[low + k]
+    elif op == ADD:
+        for k in range(count):
+            i = indices[first + k]
+            vector[i] = vector[i] + values[low + k]
+    elif op == OFFSET:
+        x = values[low]
+        for k in range(count):
+            i = indices[first + k]
+            vector[i] = vector[i] + x
+    else:
+        for k in range(count):
+            i = indices[first + k]
+            vector[i] = vector[i] * values[low + k]
 
 
 @Kernel
 def _overflows(
     vector: Floats, op: int, dense: bool, indices: Offsets, values: Floats, span: tuple[int, int, int, int]
 ) -> bool:
-    """Whether adding or scaling would make a component no finite number."""
+    """Whether adding or scaling would make a component infinite or NaN."""
     first, index_end, low, value_end = span
-    single = value_end - low == 1  # one value for all of them, or one component
+    single = value_end - low == 1  # one value for all components, or one component
     for k in range(vector.size if dense else index_end - first):
         old = vector[k] if dense else vector[indices[first + k]]
         x = values[low] if single else values[low + k]

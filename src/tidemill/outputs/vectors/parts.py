@@ -1,6 +1,6 @@
-"""Rows of chains by vector, from the row groups that can hold them; what was read is kept within a bound.
+"""Reads rows of chains by vector, from the row groups that can hold them, and caches what was read.
 
-Parts never change, so what is kept never goes stale. It reads parts of chain tables, and nothing else.
+Parts never change, so the cache never goes stale. It reads parts of chain tables, and nothing else.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tidemill.storage.tables.parts import open_part, read_footer
 from tidemill.storage.tables.snapshot import Snapshot
 
 KEPT_BYTES: Final = 256 << 20
-KEPT_PARTS: Final = 4096  # of which footers and statistics are kept
+KEPT_PARTS: Final = 4096  # parts of which footers and statistics are cached
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A row group, and between which vectors its own are; None: its statistics do not say."""
+    """A row group, with the first and last of its vectors; None: its statistics do not say."""
 
     path: str
     number: int
@@ -34,7 +34,7 @@ class _Group:
     last: str | None
 
     def may_hold(self, ids: Sequence[str]) -> bool:
-        """Any of `ids`, which are in order?"""
+        """Whether it may hold any of the sorted `ids`."""
         if self.first is None or self.last is None:
             return True
         position = bisect_left(ids, self.first)
@@ -44,12 +44,12 @@ class _Group:
 @dataclass(frozen=True, slots=True)
 class _Known:
     made: Made
-    declared: str  # how the stream was, when the part was written
+    declared: str  # the declaration of the stream when the part was written
     groups: tuple[_Group, ...]
 
 
 class ChainParts:
-    """For any number of threads."""
+    """Thread-safe."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._most = kept_bytes
@@ -60,15 +60,15 @@ class ChainParts:
         self.groups_read = 0  # from disk, since the start
 
     def made(self, chains: Snapshot | None, declared: str) -> Made:
-        """What the table was made of: the newest of its parts says it for all of them. Nothing, when the
-        stream is declared in another way now."""
+        """What the table was made of, according to the newest of its parts; nothing if the stream is declared
+        differently now."""
         found = [self._known(path) for path in chains.paths()] if chains is not None else []
         if any(known.declared != declared for known in found):
             return Made()
         return max((known.made for known in found), key=lambda made: made.through, default=Made())
 
     def rows(self, chains: Snapshot | None, tenant: str, ids: Sequence[str]) -> pa.Table:
-        """What the table has of these vectors of a tenant."""
+        """The rows of these vectors of a tenant."""
         if chains is None or not ids:
             return ROWS.empty_table()
         buckets: dict[str, list[str]] = {}
@@ -139,6 +139,7 @@ def _groups(path: str) -> list[_Group]:
 
 
 def statistics_of(group: pq.RowGroupMetaData, name: str) -> pq.Statistics | None:
-    """Of a column, which is not where it is in the schema: lists have leaves of other names."""
+    """The statistics of a column, found by name: leaves of lists have other names and positions than in the
+    schema."""
     columns = (group.column(position) for position in range(group.num_columns))
     return next((column.statistics for column in columns if column.path_in_schema == name), None)

@@ -1,7 +1,4 @@
-"""Deltas as raw has them: payloads, which the gate let through, to rows of chains.
-
-It judges nothing again; a payload that is no delta was accepted under another declaration, and is an error.
-"""
+"""Reads deltas from accepted rows and gives them as rows of chains."""
 
 from __future__ import annotations
 
@@ -14,11 +11,13 @@ import pyarrow.compute as pc
 
 from tidemill.config.vectors import Vector
 from tidemill.formats.arrow import one
-from tidemill.formats.delta_arrays import deltas_of_raw, rows_of
+from tidemill.formats.delta_arrays import Deltas, rows_of
 from tidemill.outputs.vectors.table import DELTA, ROWS
+from tidemill.raw.deltas import PartDeltas
+from tidemill.raw.footers import declared_in
 from tidemill.storage.tables.parts import open_part
 
-_COLUMNS: Final = ["tenant", "event_time", "event_id", "slice", "payload"]
+_COLUMNS: Final = ("tenant", "event_time", "event_id", "slice")
 _BATCH_ROWS: Final = 32_768
 
 Key = tuple[str, str]  # tenant and vector
@@ -27,16 +26,18 @@ Key = tuple[str, str]  # tenant and vector
 def raw_rows(
     path: str, vector: Vector, slices: Iterable[str] | None, only: frozenset[Key] | None = None
 ) -> Iterator[pa.Table]:
-    """The deltas of a part of raw that came with these slices (None: all of them), `only` those of some
-    vectors, a bounded batch at a time."""
+    """The deltas of a part of raw from these slices (None: all), `only` those of some vectors, in bounded
+    batches."""
     wanted = pa.array(sorted(slices), pa.string()) if slices is not None else None
     with open_part(path, ("tenant", "slice")) as file:
         if wanted is not None and not _has(file.read(columns=["slice"], use_threads=False), wanted):
             return
-        for batch in file.iter_batches(_BATCH_ROWS, columns=_COLUMNS, use_threads=False):
+        deltas = PartDeltas(vector, declared_in(file, path), path)
+        names = list(dict.fromkeys([*_COLUMNS, *deltas.names]))
+        for batch in file.iter_batches(_BATCH_ROWS, columns=names, use_threads=False):
             if wanted is not None:
                 batch = batch.filter(pc.is_in(batch.column("slice").dictionary_decode(), wanted))
-            rows = delta_rows(batch, vector, path)
+            rows = delta_rows(batch, deltas.of(batch))
             yield rows if only is None else _only(rows, only)
 
 
@@ -50,9 +51,9 @@ def _only(rows: pa.Table, only: frozenset[Key]) -> pa.Table:
     return rows.filter(pa.array([key in only for key in keys], pa.bool_()))
 
 
-def delta_rows(batch: pa.RecordBatch, vector: Vector, where: str = "") -> pa.Table:
-    """Rows of a chain, as they came. The batch has the columns of raw."""
-    deltas = rows_of(deltas_of_raw(batch, vector, where))
+def delta_rows(batch: pa.RecordBatch, found: Deltas) -> pa.Table:
+    """Rows of a chain, in the order of the batch, which has the columns of raw, and these deltas."""
+    deltas = rows_of(found)
     size, time = batch.num_rows, batch.column("event_time")
     tenant = one(batch.column("tenant"))
     return pa.Table.from_arrays(

@@ -1,7 +1,7 @@
-"""What vectors are, now or at an instant: from their chains, and from raw where chains do not tell.
+"""Reads vectors, now or at an instant: from their chains, and from raw where chains are not enough.
 
-Bit for bit what applying all their deltas gives, however much of them was compacted. It looks, and never
-writes: deltas that no chain has yet are read from raw, and so are instants before what a chain keeps.
+Bit for bit the result of applying all their deltas, however much was compacted. It never writes: deltas that
+are in no chain yet are read from raw, and so are instants before what a chain keeps.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from tidemill.storage.tables.snapshot import Range, Snapshot
 MOST_COMPONENTS: Final = 1 << 26  # of one answer: half a gibibyte
 _EVER: Final = np.iinfo(np.int64).max
 
-Count = Callable[[str, str, Collection[str]], None]  # stream, tenant, vectors that somebody read
+Count = Callable[[str, str, Collection[str]], None]  # stream, tenant, vectors that were read
 
 
 @dataclass(frozen=True, slots=True)
 class ChainLook:
-    """What the tables and the ledger said at one moment."""
+    """The tables and the ledger at one moment."""
 
     chains: Snapshot | None
     raw: Snapshot | None
     accepted: Sequence[SliceEntry]
-    made: Made  # nothing, when what stands was made of other slices
+    made: Made  # nothing if the chains were made from other slices
 
     @property
     def waiting(self) -> list[SliceEntry]:
-        """Accepted, and not in the chains yet."""
+        """Slices that are accepted and not in the chains yet."""
         return [entry for entry in self.accepted if entry.seq > self.made.through]
 
 
 class VectorReader:
-    """Answers about vectors, for any number of threads. `seal` says before which instant raw of a stream is
-    gone; `count` hears of every read; `is_pending` says whether slices of a stream are being decided again,
-    after a retraction: what they bring is not known until they are."""
+    """Answers about vectors; thread-safe. `seal` gives the instant before which raw of a stream has expired;
+    `count` is called for every read; `is_pending` tells whether slices of a stream are being decided again
+    after a retraction, so that their contents are not known yet."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class VectorReader:
     def vectors(
         self, stream: str, ids: Sequence[str | int], at: int | None = None, tenant: str | None = None
     ) -> pa.Table:
-        """A row for each id, in the order asked for: whether the vector is there, when it last changed, its
-        components, and whether one of them is no finite number any more (`overflow`); at an instant, or now.
-        `pending`: slices are being decided again, and it may change; `exists` is null where that decides it.
-        """
+        """A row for each id, in the order given: whether the vector exists, when it last changed, its
+        components, and whether one of them is no longer finite (`overflow`); at an instant, or now.
+        `pending`: slices are being decided again and it may change; `exists` is null if it depends on
+        that."""
         vector = vector_of(self._streams[stream])
         if len(ids) * vector.dimension > MOST_COMPONENTS:
             raise InputError(
@@ -118,7 +118,7 @@ class VectorReader:
     # -- what there is
 
     def look(self, stream: str) -> ChainLook:
-        """Chains first, then the ledger, then raw: each has at least what the one before it tells of."""
+        """Reads chains first, then the ledger, then raw: each has at least what the one before refers to."""
         chains = self._looks.snapshot("chains", stream)
         accepted = self._ledger(stream)
         raw = self._looks.snapshot("raw", stream)
@@ -129,7 +129,7 @@ class VectorReader:
         return ChainLook(chains, raw, accepted, made)
 
     def _ledger(self, stream: str) -> Sequence[SliceEntry]:
-        """Accepted slices; read again only when something was accepted or taken back."""
+        """Accepted slices; read again only if something was accepted or retracted."""
         key = (dict(self._state.totals(stream)), dict(self._state.table_versions(stream)))
         with self._guard:
             kept = self._accepted.get(stream)
@@ -141,7 +141,7 @@ class VectorReader:
         return found
 
     def tenant_of(self, stream: str, look: ChainLook, tenant: str | None) -> str:
-        """Who names none means the only one that the stream has."""
+        """The tenant; without a name, the only one of the stream."""
         if tenant is not None:
             return tenant
         declared = self._streams[stream].tenant.value
@@ -184,7 +184,7 @@ class VectorReader:
         vector: Vector,
         tenant: str,
         names: Collection[str] | None,  # None: all vectors
-        span: Range,  # of their times
+        span: Range,  # of their times, both ends included
     ) -> pa.Table:
         slices = {entry.id for entry in entries}
         if look.raw is None or not slices or (names is not None and not names):
@@ -215,7 +215,7 @@ class VectorReader:
 
 
 def _within(rows: pa.Table, tenant: str, span: Range) -> pa.Table:
-    """Those of a tenant with a time in the span, both ends included."""
+    """Rows of a tenant with a time in the span, both ends included."""
     mine = pc.equal(rows.column("tenant"), tenant)
     for end, holds in zip(span, (pc.greater_equal, pc.less_equal), strict=True):
         if end is not None:
@@ -233,18 +233,18 @@ def vector_of(stream: Stream) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """Rows of chains in the order in which they count, and what is to be known of each."""
+    """Rows of chains in the order in which they apply, with facts about each."""
 
     deltas: Deltas
     checkpoint: Mask
     waiting: Mask
-    first: Ints  # instant of the first delta that the row stands for
-    left_out: Ints  # deltas that it stands for and that were not applied
-    rows: Ints  # where it is in the tables that were linked, one behind the other
+    first: Ints  # instant of the first delta in the row
+    left_out: Ints  # deltas in the row that were not applied
+    rows: Ints  # its position in the linked tables, concatenated
 
     def torn(self, at: int) -> list[str]:
-        """Vectors whose rows do not tell what they were at an instant: a checkpoint has deltas from before
-        and after it, or a delta that waits comes before one."""
+        """Vectors whose rows do not show their value at an instant: a checkpoint has deltas from before and
+        after it, or a waiting delta comes before a checkpoint."""
         ts, of = self.deltas.ts, self.deltas.vectors
         torn = np.zeros(len(self.deltas.names), np.bool_)
         torn[of[self.checkpoint & (self.first <= at) & (ts > at)]] = True
@@ -268,7 +268,7 @@ def linked(rows: pa.Table, waiting: pa.Table) -> Linked:
 
 
 def folded(links: Linked, vector: Vector, at: int | None = None) -> FoldedVectors:
-    """The vectors that the rows make, at an instant or now."""
+    """The vectors that result from the rows, at an instant or now."""
     return fold(None, None, links.deltas, vector.dimension, at, finite=vector.stays_finite)
 
 
@@ -282,10 +282,10 @@ class _Answers:
         self._left_out: Ints = np.zeros(len(names), np.int64)  # deltas that were not applied
         self._exists: Mask = np.zeros(len(names), np.bool_)
         self._ts: Ints = np.zeros(len(names), np.int64)
-        self._known: Mask = np.zeros(len(names), np.bool_)  # of which there was ever a delta
+        self._known: Mask = np.zeros(len(names), np.bool_)  # vectors that ever had a delta
 
     def take(self, links: Linked, at: int | None) -> None:
-        """What the deltas make of the vectors that they are about; it replaces what was known of those."""
+        """Compute the vectors that these deltas are about; replaces what was known of them."""
         deltas = links.deltas
         done = folded(links, self._vector, at)
         left_out = np.where(deltas.ts <= (_EVER if at is None else at), links.left_out, 0) + done.left_out

@@ -25,26 +25,26 @@ import numpy as np
 from tidemill.config.vectors import CompactionSettings
 from tidemill.formats.arrays import Ints, Mask
 
-HOT: Final = 1000  # steps that reads had to do
+HOT: Final = 1000  # deltas that reads had to apply
 KEEPS_RECENT: Final = ("tiered_merge", "adaptive")
 
 
 class Reason(StrEnum):
-    """Why a chain is compacted, the first that holds."""
+    """Why a chain is compacted; the first that applies."""
 
     LENGTH = "length"  # it is longer than max_chain_length
     COUNT = "count"  # delta_threshold deltas are pending
-    AGE = "age"  # the oldest of them has been for time_threshold
-    ASKED = "asked"  # somebody wants it
+    AGE = "age"  # the oldest of them has been pending for time_threshold
+    ASKED = "asked"  # it was requested
 
 
 REASONS: Final = tuple(Reason)
-NONE: Final = -1  # instead of a place in REASONS, and instead of a group
+NONE: Final = -1  # in place of a position in REASONS, or of a group
 
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The rows of many chains, chain after chain, each in order; none is without a row."""
+    """The rows of many chains, chain by chain, each in order; none is empty."""
 
     starts: Ints  # of each chain, and behind the last one
     ts: Ints
@@ -55,7 +55,7 @@ class Chains:
 
     @property
     def chain(self) -> Ints:
-        """Of each row."""
+        """The chain of each row."""
         return np.repeat(np.arange(len(self)), np.diff(self.starts))
 
     def count(self, rows: Mask) -> Ints:
@@ -66,10 +66,10 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class ChainFacts:
-    """One chain, for those who ask about one."""
+    """One chain."""
 
     ts: Sequence[int]
-    checkpoints: Sequence[bool]  # which rows are
+    checkpoints: Sequence[bool]  # which rows are checkpoints
     reads: int = 0  # since it was last compacted
 
     @property
@@ -80,7 +80,7 @@ class ChainFacts:
 
 
 def needs(chain: ChainFacts, settings: CompactionSettings, now: int) -> Reason | None:
-    """Why a chain is to be compacted now; None: it is not."""
+    """Why a chain should be compacted now; None if it should not."""
     if not chain.ts:
         return None
     found = needed(chain.as_chains, settings, now, np.array([chain.reads], np.int64))
@@ -88,10 +88,10 @@ def needs(chain: ChainFacts, settings: CompactionSettings, now: int) -> Reason |
 
 
 def needed(chains: Chains, settings: CompactionSettings, now: int, reads: Ints) -> Ints:
-    """For each chain the place of its reason in REASONS, or NONE. A chain that nothing would come of is never
-    named, so what is not asked for is not asked for again until something changes. Nor is one named for its
-    age or count of which only a few deltas would be merged while others stay: else a chain that keeps its
-    recent ones would be written again for every single delta that comes."""
+    """For each chain the position of its reason in REASONS, or NONE. A chain that compaction would not change
+    gets none, so that it is not tried again until something changes. Nor does one whose age or count is
+    reached but of which only a few deltas would be merged while others stay: otherwise a chain that keeps
+    recent deltas would be rewritten for every new one."""
     found = np.full(len(chains), NONE, np.int64)
     pending = chains.count(chains.pending)
     oldest = _oldest_pending(chains)
@@ -105,15 +105,15 @@ def needed(chains: Chains, settings: CompactionSettings, now: int, reads: Ints) 
 
 
 def worth_merging(settings: CompactionSettings) -> int:
-    """How many deltas have to be merged at least, where others of the chain stay: half as many as those."""
+    """How many deltas must be merged at least if others of the chain stay: half as many as those."""
     return max(1, -(-settings.keep_recent // 2)) if settings.strategy in KEEPS_RECENT else 1
 
 
 def merges(
     chains: Chains, settings: CompactionSettings, now: int, reads: Ints, wanted: Mask | None = None
 ) -> Ints:
-    """For each row the group of neighbours that become one checkpoint together, ascending from 0; NONE: it
-    stays as it is. `wanted`: only of those chains."""
+    """For each row the group of neighbours that become one checkpoint, ascending from 0; NONE: it stays.
+    `wanted`: only for these chains."""
     chain = chains.chain
     key = _keys(chains, chain, settings, now, reads)
     groups = _useful(chains, chain, key)
@@ -126,7 +126,7 @@ def merges(
 
 
 def _keys(chains: Chains, chain: Ints, settings: CompactionSettings, now: int, reads: Ints) -> Ints:
-    """Rows of a chain that the strategy merges have the same key; NONE: it leaves the row alone."""
+    """Rows of a chain that the strategy merges have the same key; NONE: not merged."""
     merge = np.zeros(chain.size, np.int64)
     if settings.strategy == "full_merge":
         return merge
@@ -134,9 +134,9 @@ def _keys(chains: Chains, chain: Ints, settings: CompactionSettings, now: int, r
         boundary = chains.ts // settings.interval
         return np.where((boundary + 1) * settings.interval <= now, boundary - boundary.min(initial=0), NONE)
     pending = chains.count(chains.pending)
-    before: Ints = np.cumsum(chains.pending) - chains.pending  # pending rows before each row, of all chains …
+    before: Ints = np.cumsum(chains.pending) - chains.pending  # pending rows before each row, in all chains …
     firsts = np.concatenate([before, [0]])[chains.starts[:-1]] if chain.size else np.zeros(0, np.int64)
-    position = before - firsts[chain]  # … and of its own
+    position = before - firsts[chain]  # … and in its own chain
     recent = chains.pending & (position >= (pending - settings.keep_recent)[chain])
     if settings.strategy == "adaptive":
         recent &= ~(reads * pending >= HOT)[chain]
@@ -144,7 +144,7 @@ def _keys(chains: Chains, chain: Ints, settings: CompactionSettings, now: int, r
 
 
 def _useful(chains: Chains, chain: Ints, key: Ints) -> Ints:
-    """Runs of neighbours with the same key, numbered; without those that have nothing pending."""
+    """Runs of neighbours with the same key, numbered, without those that have nothing pending."""
     if not key.size:
         return key
     first = np.ones(key.size, np.bool_)
@@ -170,7 +170,7 @@ def _numbered(groups: Ints) -> Ints:
 
 
 def _oldest_pending(chains: Chains) -> Ints:
-    """Of each chain; for one without any, something."""
+    """The time of the oldest pending delta of each chain; arbitrary for a chain without one."""
     if not len(chains):
         return np.zeros(0, np.int64)
     ts = np.where(chains.pending, chains.ts, np.iinfo(np.int64).max)

@@ -1,7 +1,7 @@
-"""Keeps the chains of one stream: folds in what was accepted, makes again what was taken back, compacts.
+"""Keeps the chains of one stream: adds what was accepted, rebuilds after retractions, compacts.
 
-Desired is the set of accepted slices, observed is what the parts of the table say they were made of; a crash
-anywhere is answered by the difference. It never changes raw, and it is the only writer of the table.
+Desired is the set of accepted slices, observed is what the parts of the table were made from; a crash at any
+point is handled by the difference. It never changes raw, and is the only writer of the table.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from tidemill.storage.tables.table import Table
 
 log = logging.getLogger(__name__)
 
-MOST_PARTS: Final = 16  # of a bucket; then they become one
-MOST_READS: Final = 1_000_000  # vectors whose reads are counted; beyond, counting starts again
+MOST_PARTS: Final = 16  # parts of a bucket; with more they are merged
+MOST_READS: Final = 1_000_000  # vectors whose reads are counted; with more, counting starts over
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Chained:
     slices: int = 0  # folded in
     deltas: int = 0
     remade: int = 0  # chains that were made again, since a delta came before their checkpoint
-    whole: bool = False  # all of them were: something was taken back, or is declared in another way
+    whole: bool = False  # all chains were made again: something was retracted, or the declaration changed
     version: int = 0  # of the table
 
     @property
@@ -74,12 +74,12 @@ class Compaction:
 
     chains: int = 0
     deltas: int = 0  # merged into checkpoints
-    bytes_before: int = 0  # of the buckets that were written again
+    bytes_before: int = 0  # of the buckets that were rewritten
     bytes_after: int = 0
-    reasons: Mapping[str, int] = field(default_factory=dict)  # chains by why
+    reasons: Mapping[str, int] = field(default_factory=dict)  # chains by reason
     version: int = 0
-    overflowed: int = 0  # vectors of those buckets that are, or were kept from being, no finite numbers
-    pieces: int = 0  # in which it was done, for want of memory or not
+    overflowed: int = 0  # vectors of those buckets that are not finite, or were prevented from that
+    pieces: int = 0  # pieces in which it was done, to bound memory
 
     @property
     def idle(self) -> bool:
@@ -94,12 +94,12 @@ class CompactionStep:
     chains: int
     deltas: int
     reasons: Mapping[str, int]
-    bytes: int  # that would be read and written again
+    bytes: int  # that would be read and rewritten
 
 
 class Reads:
-    """How often each vector was read since its chain was last compacted, by this process; for any number of
-    threads. Beyond a bound, counting starts again."""
+    """How often each vector was read since its chain was last compacted, by this process; thread-safe. Beyond
+    a limit, counting starts over."""
 
     def __init__(self, most: int = MOST_READS) -> None:
         self._most = most
@@ -113,7 +113,7 @@ class Reads:
             self._counts.update(keys)
 
     def of(self, keys: Sequence[Key]) -> dict[Key, int]:
-        """Of those that were read at all."""
+        """The counts of the vectors that were read."""
         with self._guard:
             if not self._counts:
                 return {}
@@ -126,8 +126,8 @@ class Reads:
 
 
 class ChainStore:
-    """The chains of one stream. `slices` gives its accepted slices in ledger order; `raw` is looked at as it
-    stands: who has just committed to it refreshes it. `memory`: bytes that a compaction may take."""
+    """The chains of one stream. `slices` gives its accepted slices in ledger order; `raw` is used as it is: a
+    caller that has committed to it must refresh it. `memory`: bytes that a compaction may use."""
 
     def __init__(
         self,
@@ -149,8 +149,8 @@ class ChainStore:
         self._reads = reads
         self._slices = slices
         self._declared = declared_as(stream)
-        self._settled: tuple[int, int] | None = None  # versions of raw and chains found in agreement
-        # How far the table had come, and the parts of raw with nothing that was not folded in by then.
+        self._settled: tuple[int, int] | None = None  # versions of raw and chains that were found to agree
+        # What the table covered, and the parts of raw that were completely folded in by then.
         self._used: tuple[int, frozenset[str]] = (0, frozenset())
         self._footers: dict[str, ChainFooter] = {}  # of parts, by path
         self._facts: dict[str, tuple[tuple[str, ...], Facts]] = {}  # of buckets, with the parts they are of
@@ -158,7 +158,7 @@ class ChainStore:
     # -- desired and observed
 
     def made(self) -> Made:
-        """What the table was made of; nothing, when it was declared in another way."""
+        """What the table was made from; nothing if its declaration differs."""
         self._look()
         answers = [footer.made for footer in self._footers.values() if footer.declared == self._declared]
         if len(answers) < len(self._footers):
@@ -166,7 +166,7 @@ class ChainStore:
         return max(answers, key=lambda made: made.through, default=Made())
 
     def footers(self) -> Mapping[str, ChainFooter]:
-        """What the parts that stand say of themselves."""
+        """The footers of the current parts."""
         self._look()
         return self._footers
 
@@ -181,7 +181,7 @@ class ChainStore:
     def refresh(self, now: int) -> Chained:
         """Bring the table in line with the accepted slices, in one commit. Cheap when there is nothing new.
 
-        Must not be called while slices are judged again: what is in raw is then not all of it.
+        Must not be called while slices are being decided again: raw then lacks some of the accepted rows.
         """
         self.raw.refresh()
         self.table.refresh()
@@ -191,7 +191,7 @@ class ChainStore:
         return self._follow(now, rebuild=False)
 
     def rebuild(self, now: int) -> Chained:
-        """Make all chains again from raw, whatever the table says of itself."""
+        """Make all chains again from raw, whatever the table says."""
         self.raw.refresh()
         self.table.refresh()
         return self._follow(now, rebuild=True)
@@ -217,7 +217,7 @@ class ChainStore:
         self, new: Sequence[SliceEntry], made: Made, entries: Sequence[SliceEntry], now: int, *, whole: bool
     ) -> Chained:
         seed = f"{made.through} {made.hash} {self._declared}"
-        if whole:  # a part of the same slices may stand already: it goes, and its name with it
+        if whole:  # a part of the same slices may exist: it is removed, which frees its name
             seed = f"{seed} {self.table.version}"
         folder = self.table.staging(_short(seed))
         parts = self.raw.snapshot().parts
@@ -242,8 +242,8 @@ class ChainStore:
         return Chained(len(new), deltas, sum(map(len, again.values())), whole)
 
     def gather_all(self, folder: Path) -> list[Gathered] | None:
-        """All deltas that raw has of the slices that the chains say they are made of; None when those are
-        not what they were: then the next round makes the chains again."""
+        """All deltas in raw of the slices that the chains are made from; None if those have changed: then the
+        next round makes the chains again."""
         made = self.made()
         entries = [entry for entry in self._slices() if entry.seq <= made.through]
         if set_hash(entry.name for entry in entries) != made.hash:
@@ -258,7 +258,7 @@ class ChainStore:
         folder: Path,
         name: str,
     ) -> list[Gathered]:
-        """Deltas of these slices, out of raw, in buckets."""
+        """Deltas of these slices, from raw, by bucket."""
         root, slices = self.raw.root, frozenset(entry.id for entry in entries)
         held = [part for part in parts if part.rows]
         groups = spread([part.size for part in held], 4 * self.engine.parallelism)
@@ -278,7 +278,7 @@ class ChainStore:
     def _late(
         self, fresh: Sequence[Gathered], current: Mapping[str, Sequence[Part]]
     ) -> dict[str, frozenset[Key]]:
-        """Per bucket, the vectors whose chains have to be made again."""
+        """By bucket, the vectors whose chains must be made again."""
         found: dict[str, frozenset[Key]] = {}
         for bucket in sorted({each.bucket for each in fresh}):
             mine = [each for each in fresh if each.bucket == bucket]
@@ -298,7 +298,8 @@ class ChainStore:
     def _others(
         self, fresh: Sequence[Gathered], again: Mapping[str, frozenset[Key]], more: Sequence[Gathered]
     ) -> list[Gathered]:
-        """Of buckets with chains that are made again: all deltas of those, and what is new of the others."""
+        """For buckets with chains that are made again: all deltas of those, and the new ones of the
+        others."""
         rest = [without(found, again[found.bucket]) for found in fresh if found.bucket in again]
         return [*(found for found in rest if found.rows), *more]
 
@@ -361,8 +362,8 @@ class ChainStore:
         return steps
 
     def compact(self, now: int, *, force: bool = False) -> Compaction:
-        """Compact the chains that need it (with `force`: whatever can be merged), in one commit; none when
-        there is nothing to merge."""
+        """Compact the chains that need it (with `force`: everything that can be merged), in one commit; no
+        commit if there is nothing to merge."""
         steps = self.plan(now, force=force)
         if not steps:
             return Compaction(version=self.table.version)
@@ -393,7 +394,7 @@ class ChainStore:
         removes = [part for each in done for part in buckets[each.bucket]]
         in_step = self._settled is not None and self._settled[1] == self.table.version
         self._commit([each.part for each in done], removes, made, now, folder)
-        if in_step and self._settled is not None:  # no delta came or went
+        if in_step and self._settled is not None:  # no delta was added or removed
             self._settled = (self._settled[0], self.table.version)
         for unit in units:
             self._reads.forget(unit.reads)
@@ -412,14 +413,14 @@ class ChainStore:
         )
 
     def buckets(self) -> dict[str, list[Part]]:
-        """The parts that stand, by bucket."""
+        """The current parts, by bucket."""
         found: dict[str, list[Part]] = {}
         for part in self.table.snapshot().parts:
             found.setdefault(in_bucket(part), []).append(part)
         return dict(sorted(found.items()))
 
     def _facts_of(self, bucket: str, parts: Sequence[Part]) -> Facts:
-        """Read once for the parts that a bucket has."""
+        """Facts of a bucket; read once for its current parts."""
         paths = tuple(part.path for part in parts)
         known = self._facts.get(bucket)
         if known is None or known[0] != paths:
@@ -429,7 +430,7 @@ class ChainStore:
 
 
 def declared_as(stream: Stream) -> str:
-    """What the rows of the table depend on, beside raw."""
+    """What the rows of the table depend on besides raw."""
     assert stream.vector is not None, stream.name
     said = json.dumps([VERSION, stream.vector.model_dump(mode="json")], sort_keys=True)
     return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()

@@ -1,7 +1,7 @@
-"""The chain table of a stream: its columns, its buckets, and what a part says of itself.
+"""The chain table of a stream: its columns, its buckets, and the footers of its parts.
 
-All deltas and checkpoints of a vector are in one bucket, sorted by (tenant, vector, ts, delta); nothing here
-reads a part.
+All deltas and checkpoints of a vector are in one bucket, sorted by (tenant, vector, ts, delta). Parts are not
+read here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.storage.tables.table import Table
 BUCKETS: Final = 16
 CHECKPOINT, DELTA = "checkpoint", "delta"
 INSTANT: Final = pa.timestamp("us", tz="UTC")
-VERSION: Final = 2  # of what a part says and of how vectors are put into buckets
+VERSION: Final = 2  # of the footers and of the assignment of vectors to buckets
 
 CHAIN: Final = pa.schema(
     [
@@ -29,17 +29,17 @@ CHAIN: Final = pa.schema(
         pa.field("tenant", pa.string()),
         pa.field("vector_id", pa.string()),
         pa.field("kind", pa.string()),  # checkpoint: the vector itself, as a `replace` (or `delete`)
-        pa.field("ts", INSTANT),  # of a checkpoint, and delta_id too: of the last delta that is in it
+        pa.field("ts", INSTANT),  # for a checkpoint, as delta_id: of the last delta in it
         pa.field("delta_id", pa.string()),
         pa.field("op", pa.string()),
-        pa.field("indices", pa.list_(pa.int32())),  # null: of all components
+        pa.field("indices", pa.list_(pa.int32())),  # null: all components
         pa.field("values", pa.list_(pa.float64())),
-        pa.field("merged", pa.int64()),  # how many deltas a checkpoint stands for; 1 of a delta
+        pa.field("merged", pa.int64()),  # how many deltas a checkpoint contains; 1 for a delta
         pa.field("first_ts", INSTANT),  # of the first of them
-        pa.field("left_out", pa.int64()),  # how many of them would have made a component infinite
+        pa.field("left_out", pa.int64()),  # how many of them were not applied to keep components finite
     ]
 )
-ROWS: Final = CHAIN.remove(0)  # as they are in a part
+ROWS: Final = CHAIN.remove(0)  # the columns of a part
 STATS: Final = ("tenant", "vector_id", "ts")
 
 
@@ -54,7 +54,7 @@ def chain_table(warehouse: Path, stream: str) -> Table:
 
 
 def bucket_of(vector_id: str) -> str:
-    """Where the chain of a vector is; those of the same id of all tenants are together."""
+    """The bucket of a vector; vectors with the same id of all tenants are in one."""
     digest = hashlib.md5(vector_id.encode(), usedforsecurity=False).digest()
     return f"{digest[0] % BUCKETS:02d}"
 
@@ -65,8 +65,8 @@ def in_bucket(part: Part) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What the table was made of when a part was written: the accepted slices of the stream up to a place in
-    the ledger. It holds for the whole table, so of all parts the newest one counts."""
+    """What the table was made from when a part was written: the accepted slices of the stream up to a ledger
+    offset. It holds for the whole table, so the newest part counts."""
 
     through: int = 0
     hash: str = ""
@@ -74,15 +74,15 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class ChainFooter:
-    """What a part says of itself."""
+    """The footer of a part."""
 
     bucket: str
     made: Made
     checkpoints: int
     pending: int
-    checkpoints_until: int | None  # no checkpoint of the part is younger; None: it has none
-    overflowed: int  # checkpoints with a component that is no finite number, or was kept from becoming one
-    declared: str  # a hash of the declaration that its chains were made for; empty: it does not say
+    checkpoints_until: int | None  # no checkpoint of the part is later; None: it has none
+    overflowed: int  # checkpoints with a component that is not finite, or was prevented from that
+    declared: str  # hash of the declaration that its chains were made for; empty: unknown
     format: int = VERSION
 
     def to_footer(self) -> dict[str, object]:
@@ -101,7 +101,7 @@ class ChainFooter:
 
     @staticmethod
     def from_footer(footer: Footer) -> ChainFooter:
-        """Former versions did not count, nor say what their chains were declared as."""
+        """Read a footer. Earlier versions lack the counts and the declaration."""
         return ChainFooter(
             bucket=text_in(footer, "bucket", ""),
             made=Made(number_in(footer, "through", 0), text_in(footer, "hash", "")),

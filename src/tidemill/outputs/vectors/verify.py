@@ -1,11 +1,10 @@
-"""Computes all chains again from raw and says where the table is not what raw gives, to the bit.
+"""Computes all chains again from raw and reports where the table differs, to the bit.
 
-It trusts raw and which rows are checkpoints, and nothing else; it writes nothing but to staging.
+It trusts raw, and the table only as to which rows are checkpoints; it writes only to staging.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,18 +14,19 @@ import pyarrow as pa
 
 from tidemill.config.vectors import Vector
 from tidemill.formats.arrays import Ints
-from tidemill.formats.arrow import read_ipc
 from tidemill.formats.delta_arrays import deltas_from_rows
 from tidemill.outputs.vectors.building import Arranged, Gathered, arranged, collapsed, read_rows
 from tidemill.outputs.vectors.payloads import Key
 from tidemill.outputs.vectors.rules import NONE
 from tidemill.outputs.vectors.store import ChainStore
 from tidemill.outputs.vectors.table import BUCKETS, ROWS
+from tidemill.storage.files import remove_tree
+from tidemill.storage.ipc import read_ipc
 
 
 @dataclass(frozen=True, slots=True)
 class ChainDifference:
-    """A chain that is not what raw says it should be."""
+    """A chain that differs from what raw gives."""
 
     vector: str
     what: str
@@ -41,7 +41,7 @@ class _Unit:
 
 
 def verify_chains(store: ChainStore) -> tuple[int, list[ChainDifference]]:
-    """How many chains were compared, and what differs; not what they have not come to yet."""
+    """How many chains were compared, and the differences; what is not folded in yet is ignored."""
     store.raw.refresh()
     store.table.refresh()
     folder = store.table.staging("verify")
@@ -60,7 +60,7 @@ def verify_chains(store: ChainStore) -> tuple[int, list[ChainDifference]]:
         size = sum(part.size for parts in current.values() for part in parts)
         answers = store.engine.run(_check, units, "verify chains", size)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
     wrong = [each for each in answers if isinstance(each, ChainDifference)]
     return sum(each for each in answers if isinstance(each, int)), wrong
 
@@ -88,7 +88,7 @@ def _span(rows: tuple[int, int]) -> tuple[int, int]:
 
 
 def _chains(found: Arranged) -> dict[Key, tuple[int, int]]:
-    """From where to where the rows of each are."""
+    """Where the rows of each chain begin and end."""
     return dict(zip(found.keys, pairwise(found.chains.starts.tolist()), strict=True))
 
 
@@ -98,7 +98,7 @@ def _groups(
     held: Arranged,
     kept: Mapping[Key, tuple[int, int]],
 ) -> Ints:
-    """Which deltas of raw each checkpoint says it stands for."""
+    """Which deltas of raw each checkpoint contains according to its row."""
     groups, group = np.full(truth.rows.num_rows, NONE, np.int64), 0
     ids, ends = truth.rows.column("delta_id").to_pylist(), held.rows.column("delta_id").to_pylist()
     times, at = truth.chains.ts.tolist(), held.chains.ts.tolist()

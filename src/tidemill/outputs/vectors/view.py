@@ -1,7 +1,4 @@
-"""The chain of one vector, for whoever looks at it: its checkpoints, what is pending, what it takes.
-
-It looks, and never writes.
-"""
+"""The chain of one vector, for display: its checkpoints, what is pending, its size. It never writes."""
 
 from __future__ import annotations
 
@@ -30,29 +27,29 @@ class ChainLink:
 
     checkpoint: bool
     ts: int
-    delta_id: str  # of a checkpoint: of the last delta that is in it, as `ts` is
+    delta_id: str  # for a checkpoint: of the last delta in it, as `ts` is
     op: Op
     components: int  # values it has
-    bytes: int  # that these and their indices take
-    merged: int  # deltas that it stands for
+    bytes: int  # bytes of the values and their indices
+    merged: int  # deltas that it contains
     first_ts: int  # of the first of them
-    left_out: int  # of those deltas: not applied, since a component would not be finite any more
+    left_out: int  # deltas in it that were not applied, since a component would no longer be finite
     waiting: bool = False  # accepted, and not in the chain yet
 
 
 @dataclass(frozen=True, slots=True)
 class ChainView:
-    """A chain as it stands."""
+    """A chain as it is now."""
 
     stream: str
     tenant: str
     vector_id: str
     bucket: str
     dimension: int
-    links: tuple[ChainLink, ...]  # in the order in which they count
-    pending: BatchStats  # of what is in no checkpoint, as one batch
+    links: tuple[ChainLink, ...]  # in the order in which they apply
+    pending: BatchStats  # what is in no checkpoint, as one batch
     compaction: CompactionSettings
-    reason: Reason | None  # why it is to be compacted
+    reason: Reason | None  # why it should be compacted
 
     @property
     def checkpoints(self) -> tuple[ChainLink, ...]:
@@ -60,7 +57,7 @@ class ChainView:
 
     @property
     def deltas(self) -> tuple[ChainLink, ...]:
-        """What is pending, with what waits to be put into the chain."""
+        """The pending deltas, including those not added to the chain yet."""
         return tuple(link for link in self.links if not link.checkpoint)
 
     @property
@@ -73,7 +70,7 @@ class ChainView:
 
     @property
     def kept_from(self) -> int | None:
-        """From this instant on the chain tells what the vector was at every one; before it raw does where a
+        """From this instant on the chain gives the vector at every instant; before it, raw is needed where a
         checkpoint has deltas from both sides. None: always."""
         return max((link.ts for link in self.checkpoints), default=None)
 

@@ -1,4 +1,4 @@
-"""Streaming windows: rows of raw are assigned to windows, aggregated exactly, and come out as results.
+"""Streaming windows: rows of raw are assigned to windows, aggregated exactly, and published as results.
 
-It works on whole columns, in process or inside Spark tasks; `tidemill.testing` has the same rules row by row.
+It works on whole columns, in process or in Spark tasks; `tidemill.testing` has the same rules row by row.
 """

@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 GROUP: Final = "g."  # prefix of the columns of `WindowSpec.grouped_by`
 VALUE: Final = "a."  # prefix of the aggregates
 
-_TABLE: Final = 1 << 25  # pairs of result and slice that are ticked off instead of sorted
+_TABLE: Final = 1 << 25  # pairs of result and slice that are marked in an array instead of sorted
 
 _TYPES: Final[dict[str | None, pa.DataType]] = {
     "integer": pa.int64(),
     "float": pa.float64(),
     "boolean": pa.bool_(),
-}  # all others are text
+}  # all others are strings
 
 
 def value_type(aggregate: Aggregate) -> pa.DataType:
-    """Of its column: count int64; sum decimal128(38, scale) or float64; avg, stddev float64; others as the
-    field."""
+    """The type of an aggregate's column: count int64; sum decimal128(38, scale) or float64; avg, stddev
+    float64; others as the field."""
     match aggregate.function:
         case Function.COUNT:
             return pa.int64()
@@ -69,7 +69,7 @@ def value_type(aggregate: Aggregate) -> pa.DataType:
 
 def fresh_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
     """tenant (string); start, end, ordinal (int64); `WindowSpec.grouped_by` as `g.`+column, typed as the
-    fields are; rows, late_rows, first_time, last_time, bytes, slices (int64; how many); hash (string,
+    fields are; rows, late_rows, first_time, last_time, bytes, slices (int64; a count); hash (string,
     `set_hash` of the names of the slices its rows came from); closed (bool); then the aggregates as
     `a.`+name."""
     fields = [("tenant", pa.string())]
@@ -84,7 +84,7 @@ def fresh_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Which slices the rows of each result came from: those of one after another, as codes of their names."""
+    """Which slices the rows of each result came from: codes of their names, result by result."""
 
     names: tuple[str, ...]
     starts: Ints  # per result
@@ -96,10 +96,10 @@ class Members:
 
     @property
     def hashes(self) -> pa.Array:
-        """Per result the hash of their names."""
+        """The hash of the names, for each result."""
         hashes = [set_hash([name]) for name in self.names]
         counts = self.lengths
-        which = self.codes[self.starts]  # of those that are made of one slice
+        which = self.codes[self.starts]  # results that are made from one slice
         sets: dict[bytes, int] = {}
         for at in np.flatnonzero(counts > 1).tolist():
             members = self.codes[self.starts[at] : self.starts[at] + counts[at]]
@@ -110,14 +110,14 @@ class Members:
         return pa.array(hashes, pa.string()).take(pa.array(which))
 
     def take(self, results: Ints) -> Members:
-        """Of these results, and only the names that they use."""
+        """The members of these results, with only the names that they use."""
         lengths = self.lengths[results]
         used, codes = np.unique(self.codes[spans(self.starts[results], lengths)], return_inverse=True)
         names = tuple(self.names[code] for code in used.tolist())
         return Members(names, np.cumsum(lengths) - lengths, codes.astype(np.int64))
 
     def followed_by(self, other: Members) -> Members:
-        """Results of both, one after another."""
+        """The results of both, one after another."""
         names = tuple(dict.fromkeys((*self.names, *other.names)))
         positions = {name: code for code, name in enumerate(names)}
         theirs = np.array([positions[name] for name in other.names], np.int64)
@@ -125,13 +125,13 @@ class Members:
         return Members(names, np.concatenate([self.starts, other.starts + self.codes.size]), codes)
 
     def regrouped(self, number: Ints, results: int) -> Members:
-        """Of results that these are parts of: `number` says which each is of."""
+        """The members of results that these are parts of: `number` is the result of each part."""
         pairs = np.repeat(number * len(self.names), self.lengths) + self.codes
         return _members(self.names, pairs, results)
 
 
 def _members(names: tuple[str, ...], pairs: Ints, results: int) -> Members:
-    """Of pairs of a result and a name, in any order and more than once."""
+    """Members from pairs of a result and a name, in any order and with repeats."""
     result, code = np.divmod(_distinct(pairs, results * len(names)), len(names))
     counts = np.bincount(result, minlength=results)
     return Members(names, np.cumsum(counts) - counts, code)
@@ -152,14 +152,14 @@ def made(
     slices: Ints,
     hashes: pa.Array,
 ) -> pa.Table:
-    """A table of results, in order."""
+    """A table of results, sorted."""
     whole = {**columns, "slices": pa.array(slices), "hash": hashes}
     schema = fresh_schema(spec, stream)
     return _in_order(spec, pa.table([whole[name] for name in schema.names], schema=schema))
 
 
 def aggregated(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> tuple[dict[str, pa.Array], Members]:
-    """The columns of the results, and the slices that each is made of."""
+    """The columns of the results, and the slices that each is made from."""
     found = _results(spec, rows, assigned)
     picked, runs, heads = found.picked, found.picked.runs, pa.array(found.head)
     columns: dict[str, pa.Array] = {
@@ -225,7 +225,7 @@ def _made_of(rows: pa.Table, picked: Picked) -> Members:
 
 
 def _distinct(values: Ints, size: int) -> Ints:
-    """Each of the values below `size` once, sorted."""
+    """The distinct values below `size`, sorted."""
     if size > _TABLE:
         return np.unique(values[np.diff(values, prepend=-1) != 0])
     there = np.zeros(size, np.bool_)
@@ -234,7 +234,7 @@ def _distinct(values: Ints, size: int) -> Ints:
 
 
 def _in_order(spec: WindowSpec, table: pa.Table) -> pa.Table:
-    """By (start, tenant, ordinal, group), which no two results share."""
+    """The order by (start, tenant, ordinal, group), which is unique."""
     keys: list[Ints] = []  # least significant first
     for name in reversed(["start", "tenant", "ordinal", *(GROUP + column for column in spec.grouped_by)]):
         rank = ranked(table.column(name))

@@ -1,6 +1,7 @@
-"""What the world is told of results: that they came out, changed or were taken back, and where they are.
+"""The events about results: they were published, changed or withdrawn, and where they are.
 
-Pure, and a function of what the results table holds: told again after a crash or a recovery, it is the same.
+Pure, and a function of the results table: events that are published again after a crash or a recovery are
+equal.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from tidemill.model.windows import OutboxEvent
 from tidemill.storage import layout
 
 AVAILABLE: Final = "tidemill.window.available"
-MOST: Final = 500  # windows that are told of one by one; more at once are a backfill, told of as a whole
+MOST: Final = 500  # windows that are announced one by one; more at once are a backfill, announced as a whole
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What came out of one window of the grid, or of several windows together."""
+    """What was published for one window of the grid, or for several windows together."""
 
     start: int
     end: int
@@ -38,7 +39,7 @@ class Announced:
 
 
 def announcements(spec: WindowSpec, table: pa.Table) -> list[Announced]:
-    """By window where windows lie on a grid, else all of them as one; from rows of the results table."""
+    """From rows of the results table: by window if windows lie on a grid, else all of them as one."""
     table = table.filter(pc.not_equal(table.column("trigger").cast(pa.string()), Trigger.HAVING.value))
     if not table.num_rows:
         return []

@@ -1,6 +1,6 @@
-"""Which windows rows belong to: vectorised assigners for every kind, without Spark or any I/O.
+"""Assigns rows to windows: vectorised assigners for every kind, without Spark or any I/O.
 
-Rows come in order of (at, seq, line). The same rows always give the same windows, whatever was asked before.
+Rows are sorted by (at, seq, line). Equal rows always give equal windows.
 """
 
 from __future__ import annotations
@@ -22,30 +22,29 @@ from tidemill.outputs.windows.codes import codes, combined, integers, spans, sta
 from tidemill.outputs.windows.loops import reaches, state_spans
 from tidemill.outputs.windows.wanted import AT, FIELD, PAST, TENANT
 
-_PAIRS: Final = 1 << 22  # of a row and a window that are held at once, where a row has a window
+_PAIRS: Final = 1 << 22  # pairs of a row and a window that are held at once, if each row has a window
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
     """Pairs (row, window), by window and then by row; and the windows, each of one tenant and one key."""
 
-    row: Ints  # index into the rows; a row is in several sliding windows, or in none
+    row: Ints  # index of a row; a row is in several sliding windows, or in none
     window: Ints  # number of the window
     start: Ints  # per window
     end: Ints
     ordinal: Ints  # among windows of the same tenant and key that begin at the same instant, from 0
     head: Ints  # per window: index of a row that has its tenant and key
-    closed: Mask  # per window: it comes out now
+    closed: Mask  # per window: it is published now
 
 
 def assign(spec: WindowSpec, rows: pa.Table, watermark: int | None, *, flush: bool) -> Assigned:
     """All windows of these rows, oldest first (by start, then by their first row).
 
     Closed: by_time and session when their end (of a session: last row + gap) is at or before the watermark;
-    count when it has its rows; state when the row that emits came; one for each row when the watermark has
-    reached the last instant that it looks ahead to. In windows of kinds that are not by_time
-    there are only rows that count at or before the watermark. With `flush` every row counts and every
-    window is closed.
+    count when it has its rows; state when the row that emits arrived; one for each row when the watermark has
+    reached the last instant that it looks ahead to. Windows of kinds that are not by_time contain only rows
+    that count at or before the watermark. With `flush` every row counts and every window is closed.
     """
     at = integers(rows.column(AT))
     if spec.kind.by_time:
@@ -58,8 +57,8 @@ def assign(spec: WindowSpec, rows: pa.Table, watermark: int | None, *, flush: bo
 def assign_in_pieces(
     spec: WindowSpec, rows: pa.Table, watermark: int | None, since: Ints | None, *, flush: bool
 ) -> Iterator[Assigned]:
-    """The same windows, some at a time: a window for each row can hold so many rows that the pairs of all of
-    them fit no memory. Only those that start at `since` of their row, or after it."""
+    """The same windows, some at a time: windows for each row can contain so many rows that the pairs do not
+    fit in memory. Only those that start at or after `since` of their row."""
     if spec.kind is not WindowKind.PER_ROW:
         yield assign(spec, rows, watermark, flush=flush)
         return
@@ -92,31 +91,31 @@ def _found(spec: WindowSpec, rows: pa.Table, watermark: int | None, flush: bool)
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Rows of one key after another, each key's in order."""
+    """Rows sorted by key, those of each key in order."""
 
     order: Ints  # indices into the rows
     at: Ints  # in that order
     begins: Mask  # the first row of a key
-    first: Ints  # per row of that order: place of the first row of its key
+    first: Ints  # per row in that order: position of the first row of its key
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Windows that follow from the rows: half-open spans of places in `_Keys.order`, in that order."""
+    """Windows that follow from the rows: half-open spans of positions in `_Keys.order`, sorted."""
 
     first: Ints
     stop: Ints
     start: Ints  # the instants
     end: Ints
     closed: Mask
-    head: Ints  # place of a row that the window belongs to: its first one, or the one that it is for
+    head: Ints  # position of the row that the window belongs to: its first one, or the one that it is for
 
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """The same, numbered, and the oldest first."""
+    """The same, numbered, oldest first."""
 
-    first: Ints  # place in `_Keys.order`
+    first: Ints  # position in `_Keys.order`
     lengths: Ints
     start: Ints
     end: Ints
@@ -145,7 +144,7 @@ def _changes(values: Ints) -> Mask:
 
 
 def _stops(first: Ints, total: int) -> Ints:
-    """Where runs end that begin at `first` and leave no gap."""
+    """Where runs that begin at `first` and have no gap end."""
     return np.append(first[1:], total) if first.size else first
 
 
@@ -159,7 +158,7 @@ def _sessions(keys: _Keys, spec: WindowSpec, watermark: int | None) -> _Found:
 
 
 def _reached(instants: Ints, watermark: int | None) -> Mask:
-    """Which of them the watermark has reached."""
+    """Which instants the watermark has reached."""
     return instants <= watermark if watermark is not None else np.zeros(instants.size, np.bool_)
 
 
@@ -203,7 +202,7 @@ def _numbered(keys: _Keys, found: _Found, flush: bool) -> _Windows:
     head = keys.order[found.head]
     closed = np.ones(head.size, np.bool_) if flush else found.closed
     windows = _Windows(found.first, found.stop - found.first, found.start, found.end, ordinal, head, closed)
-    return windows.take(np.argsort(head))  # rows are in order of time, and so are windows by theirs
+    return windows.take(np.argsort(head))  # rows are sorted by time, and so are windows by their rows
 
 
 def _paired(keys: _Keys, windows: _Windows) -> Assigned:
@@ -219,8 +218,8 @@ def _paired(keys: _Keys, windows: _Windows) -> Assigned:
 
 
 def _on_grid(spec: WindowSpec, rows: pa.Table, at: Ints, watermark: int | None, flush: bool) -> Assigned:
-    """Rows of one tenant are in order of time, so that each window is a span of them. Rows are first in their
-    newest window, then in the one a step older, and so on: a window is what it has in all of these rounds."""
+    """Windows on a grid. Rows of one tenant are sorted by time, so each window is a span of them. Rows are
+    assigned to their newest window first, then to the one a step older, and so on."""
     tenants = codes(rows.column(TENANT))
     order = stable_order(tenants.values, tenants.size)
     tenant = tenants.values[order] if tenants.size > 1 else tenants.values
@@ -233,7 +232,7 @@ def _on_grid(spec: WindowSpec, rows: pa.Table, at: Ints, watermark: int | None, 
         starts = newest[runs] - back * spec.step
         if (back + 1) * spec.step <= spec.size:
             reached = stops
-        else:  # rows of a run that come too late for a window that old are its last ones
+        else:  # rows of a run that are too late for such an old window are its last ones
             inside = np.concatenate(([0], np.cumsum(at < newest + (spec.size - back * spec.step))))
             reached = runs + inside[stops] - inside[runs]
         there = reached > runs
@@ -251,7 +250,7 @@ def _on_grid(spec: WindowSpec, rows: pa.Table, at: Ints, watermark: int | None, 
 
 
 def _without_past(found: Assigned, past: Ints) -> Assigned:
-    """Without the pairs of a row and a window that had ended before the row came."""
+    """Without the pairs of a row and a window that had ended before the row arrived."""
     keep = found.end[found.window] > past[found.row]
     if keep.all():
         return found

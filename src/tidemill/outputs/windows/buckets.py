@@ -1,7 +1,4 @@
-"""The buckets of many keys at once: `keys.bucket_of` over columns, however many distinct keys there are.
-
-Never another bucket than that one says.
-"""
+"""The buckets of many keys at once: `keys.bucket_of` over columns, with the same results."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from numba import njit
 from tidemill.formats.arrays import Bytes, Ints
 from tidemill.formats.arrow import one, string_buffers
 
-_ESCAPED: Final = r'["\\\x00-\x1f]'  # what JSON cannot hold as it is
+_ESCAPED: Final = r'["\\\x00-\x1f]'  # characters that JSON must escape
 
 
 def _crc_table() -> Ints:
@@ -42,7 +39,7 @@ def _crc32(data: Bytes, offsets: Ints, table: Ints, out: Ints) -> None:
 def buckets_of(
     tenant: pa.ChunkedArray | pa.Array, key: Sequence[pa.ChunkedArray | pa.Array], buckets: int
 ) -> Ints:
-    """Per row the bucket of its tenant and key."""
+    """The bucket of each row's tenant and key."""
     key_texts = [_json(column) for column in key]
     values = pc.binary_join_element_wise(*key_texts, ", ") if key_texts else ""
     texts = one(pc.binary_join_element_wise("[", _json(tenant), ", [", values, "]]", ""))
@@ -53,7 +50,7 @@ def buckets_of(
 
 
 def _json(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Values as JSON texts. A key is text, an integer or a boolean."""
+    """Values as JSON texts. A key is a string, an integer or a boolean."""
     array = one(column)
     if pa.types.is_dictionary(array.type):
         return _json(array.dictionary).take(array.indices).fill_null("null")

@@ -1,7 +1,6 @@
-"""How far the results of a window have come: what its keeper remembers between two looks.
+"""The checkpoint of a window's results: how far they have been computed.
 
-A cache of what the results table and raw say. Without it everything is computed again, and what stands
-does not change.
+It caches what the results table and raw show. Without it everything is computed again, with the same results.
 """
 
 from __future__ import annotations
@@ -12,31 +11,31 @@ from dataclasses import asdict, dataclass
 from tidemill.config.stream import Stream
 from tidemill.model.streaming import Close, WindowSpec
 
-UNKNOWN = -1  # no version of a table is lower
+UNKNOWN = -1  # lower than any version of a table
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     fingerprint: str  # of the declaration
     version: int = UNKNOWN  # of the results table that holds them
-    raw: int = UNKNOWN  # version of raw they are made of
-    watermark: int | None = None  # windows are out up to here
+    raw: int = UNKNOWN  # version of raw they are made from
+    watermark: int | None = None  # windows are published up to here
     carried: tuple[str, ...] = ()  # files with the rows of windows that were open then
-    unsettled: int | None = None  # the least start of one of those that there are results of in the table
-    heard: int = 0  # `close: complete`: place in the outbox up to which datasets are taken into account
+    unsettled: int | None = None  # the least start of an open window that has results in the table
+    heard: int = 0  # `close: complete`: outbox offset up to which datasets are taken into account
 
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
 
 
 def fingerprint_of(spec: WindowSpec, stream: Stream) -> str:
-    """Of everything declared that results depend on."""
+    """A hash of everything declared that results depend on."""
     by_datasets = spec.close is Close.COMPLETE
     return f"{spec.fingerprint}/{stream.aggregation_span}" if by_datasets else spec.fingerprint
 
 
 def read_checkpoint(text: str | None, fingerprint: str) -> Checkpoint | None:
-    """None when there is none, or when it is of another declaration."""
+    """The checkpoint; None if there is none, or if it is of another declaration."""
     if text is None:
         return None
     fields = json.loads(text)

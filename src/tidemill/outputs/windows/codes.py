@@ -1,6 +1,6 @@
-"""Columns as integers to group and sort by: codes that tell values apart, ranks that keep their order.
+"""Columns as integers to group and sort by: codes that distinguish values, ranks that keep their order.
 
-Exact for every type a field can have; nothing here knows of windows. Minus zero is zero: they are one value.
+Exact for every type of a field. Minus zero and zero are one value.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tidemill.formats.arrow import one, unscaled
 
 # Imports inside functions keep start-up short: results are read without Numba.
 
-_TABLE: Final = 1 << 22  # a table of all possible codes is cheaper than hashing up to here
-_CODES_PER_ROW: Final = 4  # to count so many is cheaper than to compare rows
+_TABLE: Final = 1 << 22  # up to this size an array of all codes is cheaper than hashing
+_CODES_PER_ROW: Final = 4  # counting so many is cheaper than comparing rows
 _BUT_SIGN: Final = np.int64(2**63 - 1)
 
 
@@ -30,7 +30,7 @@ def integers(column: pa.ChunkedArray | pa.Array) -> Ints:
 
 
 def validity(array: pa.Array) -> Mask | None:
-    """Where there is a value; None when there is one everywhere."""
+    """Which rows have a value; None: all."""
     return np.asarray(array.is_valid()) if array.null_count else None
 
 
@@ -47,7 +47,7 @@ def decimals(low: NDArray[np.uint64], high: Ints, kind: pa.DataType, valid: Mask
 
 
 def doubles(array: pa.Array) -> NDArray[np.float64]:
-    """Floats, zero where there is none."""
+    """Floats, zero at nulls."""
     filled = array.fill_null(0.0) if array.null_count else array
     values: NDArray[np.float64] = filled.to_numpy(zero_copy_only=False) + 0.0  # minus zero plus zero is zero
     return values
@@ -55,22 +55,22 @@ def doubles(array: pa.Array) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Values of a column as integers in the same order; `values` are 0 where there is none."""
+    """Values of a column as integers in the same order; 0 at nulls."""
 
     values: Ints
     valid: Mask | None
-    restore: Callable[[Ints, Mask | None], pa.Array]  # such integers as values of the column's type again
+    restore: Callable[[Ints, Mask | None], pa.Array]  # turns such integers into values of the column's type
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """As a field of its type stands in a result: text without a dictionary, zero without a sign."""
+    """A column as results have it: strings without a dictionary, zero without a sign."""
     if pa.types.is_dictionary(array.type):
         return array.dictionary_decode()
     return pc.add(array, 0.0) if pa.types.is_floating(array.type) else array
 
 
 def ranked(column: pa.ChunkedArray | pa.Array) -> Ranked:
-    """Text is in order of its UTF-8 bytes, false before true."""
+    """The ranks of a column: strings in order of their UTF-8 bytes, false before true."""
     array = one(column)
     valid = validity(array)
     kind = array.type
@@ -102,7 +102,7 @@ def _restore_float(numbers: Ints, there: Mask | None) -> pa.Array:
 
 
 def _turned(bits: Ints) -> Ints:
-    """Bits of doubles as integers in their order, and back: below zero, bits grow the other way round."""
+    """Bits of doubles as integers in the same order, and back: for negatives the bits are inverted."""
     turned: Ints = bits ^ ((bits >> 63) & _BUT_SIGN)
     return turned
 
@@ -131,7 +131,7 @@ def _absent(there: Mask | None) -> Mask | None:
 
 
 def coded(array: pa.Array) -> pa.DictionaryArray:
-    """Dictionary-coded, each value once and null only as null."""
+    """Dictionary-encoded, each value once and null only as null."""
     if not pa.types.is_dictionary(array.type):
         return array.dictionary_encode()
     texts = array.dictionary
@@ -142,14 +142,14 @@ def coded(array: pa.Array) -> pa.DictionaryArray:
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Per row a number below `size`; equal where the values are, without any order."""
+    """For each row a number below `size`, equal if the values are; in no particular order."""
 
     values: Ints
     size: int
 
 
 def codes(column: pa.ChunkedArray | pa.Array) -> Codes:
-    """Null is a value of its own."""
+    """The codes of a column; null is a value of its own."""
     array = one(column)
     kind = array.type
     if pa.types.is_floating(kind):
@@ -184,7 +184,7 @@ def _both(left: Codes, right: Codes) -> Codes:
 
 
 def stable_order(values: Ints, size: int) -> Ints:
-    """Rows sorted by codes below `size`; equal ones stay in their order."""
+    """Rows sorted by codes below `size`; stable."""
     if size <= 1:
         return np.arange(values.size)
     if size > _CODES_PER_ROW * values.size:

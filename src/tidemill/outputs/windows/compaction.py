@@ -1,14 +1,13 @@
-"""Small parts of a window's results merged into one: the same rows, with the revisions and batches they had.
+"""Merges small parts of a window's results into one: the same rows, with their revisions and batches.
 
-Parts of about one size are merged once there are enough of them, so that a row is written again only when it
-comes into a part several times as large. It decides nothing about results, and changes none.
+Parts of similar size are merged once there are enough of them, so that a row is rewritten only into a part
+several times as large. Results do not change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -26,12 +25,13 @@ from tidemill.outputs.windows.results import (
     shaped,
     write_results,
 )
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.tables.parts import StagedPart, open_part
 from tidemill.storage.tables.snapshot import Part
 
-FAN_IN: Final = 8  # parts of about one size that are merged
-LARGE: Final = 16_384  # rows of a part that stays as it is
-MOST_ROWS: Final = 262_144  # that are merged at once
+FAN_IN: Final = 8  # parts of similar size that are merged
+LARGE: Final = 16_384  # rows of a part that is not merged any more
+MOST_ROWS: Final = 262_144  # rows that are merged at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ResultMergeUnit:
 
 
 def crowded_results(parts: Sequence[Part]) -> list[Part]:
-    """Those to merge now, the oldest first; none when there are few."""
+    """The parts to merge now, oldest first; none if there are few."""
     small = {part.path: part for part in parts if part.rows < LARGE}
     found: list[Part] = []
     rows = 0
@@ -65,4 +65,4 @@ def merge_results(unit: ResultMergeUnit) -> Iterator[StagedPart]:
     rows = in_order(pa.concat_tables(tables).combine_chunks(), group_columns(unit.spec))
     batches = tuple(sorted(pc.unique(rows.column("batch")).to_pylist()))
     footer = ResultsFooter(unit.spec.stream, unit.spec.name, unit.fingerprint, batches, merged=True)
-    yield write_results(Path(unit.folder), unit.name, unit.spec, Changes(rows, 0, 0), footer)
+    yield write_results(warehouse_path(unit.folder), unit.name, unit.spec, Changes(rows, 0, 0), footer)

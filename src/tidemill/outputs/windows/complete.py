@@ -1,7 +1,6 @@
-"""Windows that close when they are complete: when every aggregation window that they lie in is built.
+"""Windows that close when they are complete: when every aggregation window that they overlap is built.
 
-Completeness is decided in one place, by the coordinator of datasets; here it is only heard of, from the
-outbox.
+The coordinator of datasets decides completeness; here it is only read from the outbox.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _AT_ONCE: Final = 1_000
 
 
 def has_news(state: Outbox, stream: str, after: int) -> bool:
-    """Whether datasets were built or withdrawn since the outbox was heard."""
+    """Whether datasets were built or withdrawn since the outbox was read."""
     while events := state.outbox(after, _AT_ONCE, stream):
         if any(event.type in (DATASET_AVAILABLE, DATASET_WITHDRAWN) for event in events):
             return True
@@ -35,8 +34,8 @@ def has_news(state: Outbox, stream: str, after: int) -> bool:
 def heard_of(
     spec: WindowSpec, stream: Stream, state: State, after: int, sealed: int | None = None
 ) -> tuple[int, Task | None]:
-    """How far the outbox was heard, and what the datasets that were built or withdrawn since ask for, but
-    for windows that begin before the instant `sealed`."""
+    """The outbox offset that was read, and the windows affected by the datasets that were built or withdrawn
+    since, except those that begin before the instant `sealed`."""
     span = stream.aggregation_span
     assert span is not None, spec
     touched: set[int] = set()
@@ -64,7 +63,7 @@ def heard_of(
 def _built(
     stream: str, span: int, state: Windows, starts: Sequence[Interval], size: int
 ) -> dict[Interval, frozenset[str]]:
-    """Aggregation windows there is a dataset of, and the slices that it is made of."""
+    """Aggregation windows that have a dataset, and the slices that it is made from."""
     found: dict[Interval, frozenset[str]] = {}
     for reach in merged(Interval(one.start - span, one.end + size + span) for one in starts):
         for window in state.windows(stream, span=reach):
@@ -79,13 +78,13 @@ def _built(
 def _closable(
     spec: WindowSpec, span: int, starts: Sequence[Interval], built: frozenset[int]
 ) -> list[Interval]:
-    """Starts of windows all of whose aggregation windows are built."""
+    """Starts of windows whose aggregation windows are all built."""
     if not built:
         return []
     low, high = min(built), max(built) + 1
     there = np.zeros(high - low + 1, np.int64)
     there[[number - low + 1 for number in built]] = 1
-    before = np.cumsum(there)  # built ones below each number
+    before = np.cumsum(there)  # number of built ones below each number
     found: list[Interval] = []
     for interval in starts:
         first = -(-interval.start // spec.step) * spec.step

@@ -1,15 +1,19 @@
-"""Parts of results that somebody deleted or damaged: found, and left out so that they are made again.
+"""Finds deleted or damaged parts of results, and removes them from the table.
 
-It makes nothing itself: what is missing comes from raw with the next refresh, as after any other loss.
+The next refresh makes what is missing again from raw, as after any other loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemill.ingest.expiries import DATASETS, RAW
 from tidemill.model.errors import StorageError
+from tidemill.model.streaming import Close, WindowSpec
+from tidemill.model.time import MIN_INSTANT, Interval
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
@@ -19,16 +23,16 @@ from tidemill.storage.tables.table import Table
 class DamagedPart:
     part: Part
     what: str
-    readable: bool = False  # it has another size, and is Parquet all the same
+    readable: bool = False  # it has another size, but is valid Parquet
 
 
 def damaged_parts(table: Table, *, read: bool) -> list[DamagedPart]:
-    """Parts that are missing or of another size than was committed; with `read` also those that are no
-    Parquet any more."""
+    """Parts that are missing or differ in size from what was committed; with `read` also those that are not
+    valid Parquet."""
     snapshot = table.snapshot()
     found = []
     for part, path in zip(snapshot.parts, snapshot.paths(), strict=True):
-        what, unreadable = _size_damage(Path(path), part.size), None
+        what, unreadable = _size_damage(warehouse_path(path), part.size), None
         if read:
             unreadable = _unreadable(path)
         if what is not None or unreadable is not None:
@@ -52,8 +56,22 @@ def _unreadable(path: str) -> str | None:
     return None
 
 
+def sealed_before(spec: WindowSpec, horizons: Mapping[str, int]) -> int | None:
+    """Windows that begin before this instant are never computed again: what they are made of has expired."""
+    kinds = (RAW, DATASETS) if spec.close is Close.COMPLETE else (RAW,)
+    return max((horizons[kind] for kind in kinds if kind in horizons), default=None)
+
+
+def lost_span(part: Part, sealed: int) -> Interval | None:
+    """The time of the windows in a damaged part whose results cannot be computed again; None: all can."""
+    first, last = part.mins.get("start"), part.maxs.get("end")
+    start = first if isinstance(first, int) else MIN_INSTANT
+    end = min(last, sealed) if isinstance(last, int) else sealed
+    return Interval(start, end) if start < end else None
+
+
 def leave_out(root: Path, damaged: Sequence[DamagedPart], now: int) -> None:
-    """Readers of the table do without these parts from now on."""
+    """Remove these parts from the table."""
     table = Table.existing(root)
     assert table is not None, root
     table.commit([], [one.part for one in damaged], info={"damaged": str(len(damaged))}, now=now)

@@ -1,6 +1,6 @@
-"""Row groups of raw as typed columns, decoded once for all windows of a stream that want the same rows.
+"""Row groups of raw as typed columns, decoded once for all windows of a stream that need the same rows.
 
-A cache in memory, bounded by bytes. Parts of raw never change, so nothing here can be out of date.
+A cache in memory, bounded by bytes. Parts of raw never change, so it is never out of date.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
+from tidemill.storage.bucket_path import local_copy
 
-KEPT_BYTES: Final = 32 << 20  # of one stream: some 400,000 rows of a few narrow columns
+KEPT_BYTES: Final = 32 << 20  # for one stream: some 400,000 rows of a few narrow columns
 
-GroupId = tuple[str, int, int, int]  # path, size and time of change of the part, number of the row group
+GroupId = tuple[str, int, int, int]  # path, size and change time of the part, number of the row group
 
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """The columns that decide which rows are wanted."""
+    """The columns that decide which rows are needed."""
 
     time: Ints
     watermark: pa.Array
@@ -38,7 +38,7 @@ class Narrow:
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """What else is read of rows."""
+    """The other columns that are read of rows."""
 
     tenant: pa.Array
     line: pa.Array
@@ -57,7 +57,7 @@ class Wide:
 
 
 def joined(batches: Sequence[Wide]) -> Wide:
-    """Rows of several batches, one after another."""
+    """The rows of several batches, concatenated."""
     if len(batches) == 1:
         return batches[0]
     first = batches[0]
@@ -82,17 +82,17 @@ class RowGroup:
 
 
 class RowGroups:
-    """Row groups that were decoded a short while ago. May be used by several threads."""
+    """Row groups that were decoded recently. Thread-safe."""
 
     def __init__(self, columns: Iterable[str] = (), limit: int = KEPT_BYTES) -> None:
         self.columns = tuple(dict.fromkeys(columns))  # fields that any of the windows needs
         self._limit = limit
         self._lock = threading.Lock()
-        self._groups: OrderedDict[GroupId, Future[RowGroup]] = OrderedDict()  # used last comes last
+        self._groups: OrderedDict[GroupId, Future[RowGroup]] = OrderedDict()  # most recently used last
         self._bytes = 0
 
     def __reduce__(self) -> tuple[type[RowGroups], tuple[tuple[str, ...], int]]:
-        """In another process there is nobody to share with: nothing is kept there."""
+        """Pickled without contents: another process does not share the cache."""
         return RowGroups, (self.columns, 0)
 
     @property
@@ -100,13 +100,13 @@ class RowGroups:
         return self._limit > 0
 
     def is_busy(self, group: GroupId) -> bool:
-        """Whether another thread is decoding it right now."""
+        """Whether another thread is decoding it now."""
         with self._lock:
             found = self._groups.get(group)
         return found is not None and not found.done()
 
     def find(self, group: GroupId) -> RowGroup | None:
-        """The row group if it is there; waits for it while another thread decodes it."""
+        """The row group if it is cached; waits while another thread decodes it."""
         with self._lock:
             found = self._groups.get(group)
             if found is None:
@@ -115,7 +115,7 @@ class RowGroups:
         return found.result()
 
     def get(self, group: GroupId, decode: Callable[[], RowGroup]) -> RowGroup:
-        """The row group, decoded unless it is there."""
+        """The row group, decoded unless it is cached."""
         with self._lock:
             found = self._groups.get(group)
             mine: Future[RowGroup] | None = None
@@ -144,6 +144,7 @@ class RowGroups:
 
 
 def group_ids(path: str, groups: int) -> list[GroupId]:
-    """Of each row group of a part. A part that was taken back and written again may have the same name."""
-    found = Path(path).stat()
+    """The ids of the row groups of a part. A part that was removed and written again may have the same
+    name."""
+    found = local_copy(path).stat()
     return [(path, found.st_size, found.st_mtime_ns, number) for number in range(groups)]

@@ -1,7 +1,7 @@
-"""Which windows that are out already new rows belong to: of a grid their starts, of others the keys and from
-when on.
+"""Which published windows new rows belong to: for a grid their starts, for other kinds the keys and since
+when.
 
-Pure but for reading what stands. What is not disturbed is not computed again.
+Pure except for reading results. Windows that are not disturbed are not computed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidemill.storage.checksums import read_arrow
 
 
 def disturbed_starts(spec: WindowSpec, rows: pa.Table, watermark: int) -> list[Interval]:
-    """Starts of windows of the grid that hold one of these rows and were out at the watermark."""
+    """Starts of windows of the grid that hold one of these rows and were published at the watermark."""
     at = np.unique(rows.column(AT).to_numpy())
     first = ((at - spec.size) // spec.step + 1) * spec.step
     last = np.minimum(at // spec.step, (watermark - spec.size) // spec.step) * spec.step
@@ -32,7 +32,7 @@ def disturbed_starts(spec: WindowSpec, rows: pa.Table, watermark: int) -> list[I
 
 
 def first_instants(spec: WindowSpec, rows: pa.Table) -> dict[Key, int]:
-    """Per key the earliest instant that one of its rows counts at."""
+    """For each key the earliest instant at which one of its rows counts."""
     codes, values = key_codes([rows.column(TENANT), *(rows.column(FIELD + name) for name in spec.key)])
     first = np.full(len(values), np.iinfo(np.int64).max)
     np.minimum.at(first, codes, rows.column(AT).to_numpy())
@@ -47,9 +47,9 @@ def restarts(
     held: Sequence[str],
     sealed: int | None = None,
 ) -> dict[Key, int]:
-    """From when each key is computed again: from the start of the first of its windows that the disturbance
-    can reach, be it out or open. Everything before that stays as it is, and so do windows that begin before
-    the instant `sealed`: what is in one of them is not computed again."""
+    """From when each key is computed again: from the start of the first of its windows, published or open,
+    that the new rows can affect. Everything before that stays, and so do windows that begin before the
+    instant `sealed`."""
     if spec.kind is WindowKind.PER_ROW:  # every window that may hold the row
         low = sealed if sealed is not None else -(2**63)
         return {key: max(at - spec.reach, low) for key, at in keys.items()}
@@ -78,8 +78,8 @@ def _plain(table: pa.Table, columns: Sequence[str]) -> pa.Schema:
 
 
 def _restart(at: int, spans: Sequence[tuple[int, int]], sealed: int | None, touch: bool) -> int:
-    """Windows of one key follow each other. One may begin at the instant of the last row of the one before:
-    then that one is computed again, too."""
+    """Windows of one key are consecutive. One may begin at the instant of the last row of the one before:
+    then that one is computed again too."""
     floor = at
     if sealed is not None:
         floor = max([sealed, *(end for start, end in spans if start < sealed)])

@@ -1,7 +1,7 @@
 """Exact arithmetic over runs of values: sums that cannot overflow, averages and deviations rounded once.
 
-Nothing here depends on the order of the values in a run. Runs are never empty; values that are not there are
-zeros that the caller does not count.
+Nothing depends on the order of the values in a run. Runs are never empty; missing values are zeros that the
+caller does not count.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidemill.formats.arrays import Ints, Mask
 
 Doubles = NDArray[np.float64]
 _LOW32: Final = np.uint64(0xFFFFFFFF)
-_EXACT: Final = 1 << 53  # integers below it are doubles
+_EXACT: Final = 1 << 53  # integers below it are exact as doubles
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRuns:
-    """Where runs begin in a column that has one after another."""
+    """Where consecutive runs begin in a column."""
 
     starts: Ints
     total: int  # of the column
@@ -38,7 +38,7 @@ class ValueRuns:
         return np.append(self.starts[1:], self.total) if self.starts.size else self.starts
 
     def sum(self, values: Ints) -> Ints:
-        """For sums that fit; `sums` is for those that may not."""
+        """The sums of runs, for sums that fit; use `sums` for others."""
         return np.add.reduceat(values, self.starts) if self.total else values
 
     def least(self, values: Ints) -> Ints:
@@ -50,14 +50,14 @@ class ValueRuns:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """128-bit integers, by their two words."""
+    """128-bit integers, as two words."""
 
     low: NDArray[np.uint64]
     high: Ints
 
     @property
     def small(self) -> Mask:
-        """Which of them a double holds exactly."""
+        """Which of them are exact as doubles."""
         values = self.low.view(np.int64)
         found: Mask = (self.high == values >> 63) & (values < _EXACT) & (values > -_EXACT)
         return found
@@ -85,11 +85,11 @@ def _joined(low: Ints, high: Ints) -> Sums:
 
 
 def averages(total: Sums, counts: Ints, scale: int) -> Doubles:
-    """The double nearest to sum / (count * 10**scale); zero where nothing counts."""
+    """The double nearest to sum / (count * 10**scale); zero if nothing counts."""
     divisors = np.maximum(counts, 1)
     unit = 10**scale
     most = int(divisors.max(initial=1)) * unit
-    if most < _EXACT:  # then one division of doubles is rounded once
+    if most < _EXACT:  # then the division of doubles is rounded only once
         easy = total.small
         found: Doubles = total.low.view(np.int64) / (divisors * unit)
     else:
@@ -105,13 +105,13 @@ def averages(total: Sums, counts: Ints, scale: int) -> Doubles:
 def deviations(runs: ValueRuns, values: Ints, valid: Mask | None, counts: Ints, scale: int) -> Doubles:
     """The double nearest to the standard deviation of a sample; zero below two values.
 
-    Values are told by their distance from the least one: squares stay small where values lie together.
+    Values are taken relative to the least one, so that squares stay small if values are close together.
     """
     if not runs.total:
         return np.empty(0)
     far = values if valid is None else np.where(valid, values, np.iinfo(np.int64).max)
     offset = np.repeat(runs.least(far), runs.lengths)
-    distance = values.view(np.uint64) - offset.view(np.uint64)  # wraps to the true one
+    distance = values.view(np.uint64) - offset.view(np.uint64)  # wraps around to the true distance
     if valid is not None:
         distance[~valid] = 0
     low, high = distance & _LOW32, distance >> np.uint64(32)
@@ -138,8 +138,8 @@ def _word_sums(runs: ValueRuns, words: NDArray[np.uint64]) -> list[int]:
 
 
 def _root(numerator: int, denominator: int) -> float:
-    """The double nearest to the root of a fraction: its whole root, scaled up to 60 bits or more, with one
-    more bit that says whether anything was cut off, rounds as the real one would."""
+    """The double nearest to the square root of a fraction: its integer root, scaled to 60 bits or more, with
+    one more bit for whether anything was cut off, rounds like the exact one."""
     if not numerator:
         return 0.0
     shift = max(0, 64 - (numerator.bit_length() - denominator.bit_length()) // 2)
@@ -148,19 +148,19 @@ def _root(numerator: int, denominator: int) -> float:
     cut = bool(rest) or root * root != scaled
     try:
         return (root << 1 | cut) / (2 << shift)
-    except OverflowError:  # only of doubles near the greatest one
+    except OverflowError:  # only for doubles near the greatest one
         return math.inf
 
 
 def float_sums(runs: ValueRuns, values: Doubles, valid: Mask | None) -> list[float | None]:
-    """The exact sum of each run, rounded once; NaN for infinities of both signs, which have none."""
+    """The exact sum of each run, rounded once; NaN for infinities of both signs."""
     there, cuts = _cut(runs, values, valid)
     flat = there.tolist()
     return [_sum(flat[cut]) if cut.start < cut.stop else None for cut in cuts]
 
 
 def float_averages(runs: ValueRuns, values: Doubles, valid: Mask | None) -> list[float | None]:
-    """The rounded sum by the count."""
+    """The rounded sum divided by the count."""
     _, cuts = _cut(runs, values, valid)
     totals = float_sums(runs, values, valid)
     return [
@@ -170,7 +170,7 @@ def float_averages(runs: ValueRuns, values: Doubles, valid: Mask | None) -> list
 
 
 def float_deviations(runs: ValueRuns, values: Doubles, valid: Mask | None) -> list[float | None]:
-    """The double nearest to that of a sample; None below two values, NaN where one is infinite."""
+    """The double nearest to the deviation of a sample; None below two values, NaN if one is infinite."""
     there, cuts = _cut(runs, values, valid)
     endless = np.concatenate(([0], np.cumsum(np.isinf(there)))).tolist()
     # A double is an integer of 53 bits times a power of two.
@@ -188,7 +188,7 @@ def float_deviations(runs: ValueRuns, values: Doubles, valid: Mask | None) -> li
 
 
 def _cut(runs: ValueRuns, values: Doubles, valid: Mask | None) -> tuple[Doubles, list[slice]]:
-    """The values that are there, and those of each run."""
+    """The values that are present, by run."""
     starts, stops = runs.starts, runs.stops
     if valid is not None:
         before = np.concatenate(([0], np.cumsum(valid)))
@@ -199,9 +199,9 @@ def _cut(runs: ValueRuns, values: Doubles, valid: Mask | None) -> tuple[Doubles,
 def _sum(run: Sequence[float]) -> float:
     try:
         return math.fsum(run) + 0.0
-    except ValueError:  # infinity less infinity
+    except ValueError:  # infinity minus infinity
         return math.nan
-    except OverflowError:  # on the way or in the end: which one depends on the order
+    except OverflowError:  # an overflow on the way or at the end, depending on the order
         endless = {value for value in run if math.isinf(value)}
         if endless:
             return endless.pop() if len(endless) == 1 else math.nan

@@ -1,6 +1,6 @@
-"""What becomes of many rows at once: `WindowSpec.fate` and `counts_at` over arrays.
+"""`WindowSpec.fate` and `counts_at` over arrays: what happens to many rows at once.
 
-The rules stand there; nothing is decided here that they do not say of a single row.
+The rules are defined there, for a single row.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _ALWAYS = np.iinfo(np.int64).min
 class Fates:
     at: Ints  # the instant a row counts at
     used: Mask
-    late: Mask  # of those used and of those not
+    late: Mask  # also of rows that are not used
     past: Ints | None = None  # windows that end by then do not count the row; None: all do
 
 
 def fates(spec: WindowSpec, time: Ints, met: Ints, has_met: Mask) -> Fates:
-    """Of rows with these event times and watermarks met; `met` means nothing where `has_met` is false."""
+    """For rows with these event times and watermarks met; `met` is ignored where `has_met` is false."""
     if spec.close is Close.COMPLETE:
         return Fates(time, np.ones(time.size, np.bool_), np.zeros(time.size, np.bool_))
     behind = has_met & (time <= met)

@@ -1,14 +1,13 @@
-"""The folding kernel: the rows of one bucket in, what changes about its results out as a staged part.
+"""The folding kernel: the rows of one bucket in, the changes of its results out as a staged part.
 
-Everything it decides follows from the rows and from what stands; the driver commits. Rows of windows that
-stay open are set down beside the table, for the next fold to go on from.
+Everything follows from the rows and the current results; the driver commits. Rows of windows that stay open
+are written beside the table, for the next fold to continue from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -41,6 +40,7 @@ from tidemill.outputs.windows.results import (
     write_results,
 )
 from tidemill.outputs.windows.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.tables.parts import StagedPart
 
@@ -55,26 +55,26 @@ class FoldUnit:
     stream: Stream
     fingerprint: str
     files: Sequence[str]  # extracted rows
-    held: Sequence[str]  # parts of the results table that may hold what stands
+    held: Sequence[str]  # parts of the results table that may hold current results
     watermark: int | None
     flush: bool
     trigger: Trigger
     batch: int
-    folder: str  # staging, where the part goes
+    folder: str  # staging, where the part is written
     name: str
-    starts: Sequence[Interval] = ()  # by_time: the windows answered for …
-    only: Sequence[Interval] | None = None  # … and those of them that may stand; None: by the watermark
+    starts: Sequence[Interval] = ()  # by_time: the windows this unit computes …
+    only: Sequence[Interval] | None = None  # … and those that may be published; None: by the watermark
     bucket: int = 0
     buckets: int = 1
     carried: Sequence[str] = ()  # files with rows of open windows, of all buckets
     again: Mapping[Key, int] = field(
         default_factory=dict
-    )  # computed again from there on: what is carried is void
+    )  # computed again from there on: carried rows are void
     whole: bool = False  # not by_time: all keys are computed again
-    gone: bool = False  # slices may have gone since what stands was computed
-    floor: int | None = None  # windows for a row that start before this are out already
-    sealed: int | None = None  # what begins before this instant stays as it is
-    open_file: str | None = None  # where rows of open windows go; None: nobody needs them
+    gone: bool = False  # slices may have gone since the results were computed
+    floor: int | None = None  # windows for a row that start before this are already published
+    sealed: int | None = None  # what begins before this instant does not change
+    open_file: str | None = None  # where rows of open windows are written; None: not needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class FoldedResults:
     results: int
     withdrawn: int
     carried: str | None
-    unsettled: int | None  # the least start of a window that is open and that there are results of
+    unsettled: int | None  # the least start of an open window that has results
     announced: Sequence[Announced]
 
 
@@ -101,13 +101,13 @@ def fold(unit: FoldUnit) -> Iterator[FoldedResults]:
         trigger=unit.trigger,
         again=unit.gone,
     )
-    if opened is not None and unit.flush:  # a stop lets sessions out; they are carried as open all the same
+    if opened is not None and unit.flush:  # a stop publishes sessions; they are still carried as open
         sessions = _with_opened(unit, rows, opened, flush=False)
     carried, starts = _carry(unit, rows, sessions)
     part = None
     if found.table.num_rows:
         footer = ResultsFooter(unit.spec.stream, unit.spec.name, unit.fingerprint, (unit.batch,))
-        part = write_results(Path(unit.folder), unit.name, unit.spec, found, footer)
+        part = write_results(warehouse_path(unit.folder), unit.name, unit.spec, found, footer)
     unsettled = _unsettled(unit, [held, found.table], starts)
     yield FoldedResults(
         part, found.results, found.withdrawn, carried, unsettled, announcements(unit.spec, found.table)
@@ -115,8 +115,8 @@ def fold(unit: FoldUnit) -> Iterator[FoldedResults]:
 
 
 def computed(unit: FoldUnit, rows: pa.Table, sessions: SessionParts | None = None) -> pa.Table:
-    """The results of these rows that the bucket answers for, as `aggregate` has them; of `sessions` when what
-    they came to is known."""
+    """The results of these rows that the bucket computes, as `aggregate` gives them; from `sessions` if their
+    aggregates so far are carried."""
     if sessions is not None:
         return finished(unit.spec, unit.stream, sessions, hashed=unit.whole)
     since = _floors(unit, rows) if unit.spec.kind is WindowKind.PER_ROW else None
@@ -130,14 +130,14 @@ def computed(unit: FoldUnit, rows: pa.Table, sessions: SessionParts | None = Non
 
 
 def _with_opened(unit: FoldUnit, rows: pa.Table, opened: SessionParts, *, flush: bool) -> SessionParts:
-    """What sessions came to: those that were open, and those of the rows."""
+    """Sessions so far: those that were open, and those of the rows."""
     assigned = assign(unit.spec, rows, unit.watermark, flush=flush)
     new = parts_of(unit.spec, unit.stream, rows, assigned)
     return merged(unit.spec, opened, new, unit.watermark, flush=flush)
 
 
 def opened_in(unit: FoldUnit) -> SessionParts | None:
-    """What the open sessions of the bucket came to so far; None where rows are carried instead."""
+    """The open sessions of the bucket so far; None if rows are carried instead."""
     if not carries_sums(unit.spec):
         return None
     found = read_parts(unit.spec, unit.stream, unit.carried)
@@ -148,18 +148,19 @@ def opened_in(unit: FoldUnit) -> SessionParts | None:
 
 
 def _named(spec: WindowSpec) -> list[str]:
-    """Columns of results that say whose a window is."""
+    """Columns of results that identify the key of a window."""
     return ["tenant", *(GROUP + name for name in spec.key)]
 
 
 def _mine(unit: FoldUnit, keys: Sequence[Key]) -> Mask:
-    """Keys of the bucket that nothing disturbed."""
+    """Keys of the bucket that are not disturbed."""
     mine = [bucket_of(key, unit.buckets) == unit.bucket and key not in unit.again for key in keys]
     return np.array(mine, np.bool_)
 
 
 def _floors(unit: FoldUnit, rows: pa.Table) -> Ints:
-    """Of each row, where the windows of its key start that are answered for: all rows of those are there."""
+    """For each row, the start of the first window of its key that is computed: all rows of those are
+    present."""
     low = unit.sealed if unit.whole else unit.floor
     codes, keys = _keys(unit.spec, rows)
     of_keys = [unit.again.get(key, _LEAST if low is None else low) for key in keys]
@@ -184,7 +185,7 @@ def rows_in(unit: FoldUnit) -> pa.Table:
 
 
 def _behind_sealed(unit: FoldUnit, rows: pa.Table, sealed: int) -> pa.Table:
-    """Without the rows of windows that began before raw was gone, and went on."""
+    """Without the rows of windows that began before raw expired, and continued."""
     held = known(current_results(unit.spec, unit.stream, unit.held, ResultScope(whole=True)))
     start, end = (held.column(name).cast(pa.int64()).to_numpy() for name in ("start", "end"))
     held = held.filter(pa.array((start < sealed) & (end > sealed)))
@@ -207,7 +208,7 @@ def _keys(spec: WindowSpec, rows: pa.Table) -> tuple[np.ndarray, list[Key]]:
 
 
 def held_by(unit: FoldUnit, rows: pa.Table, opened: SessionParts | None = None) -> pa.Table:
-    """What stands of what this bucket answers for."""
+    """The current results of what this bucket computes."""
     spec = unit.spec
     if spec.kind.by_time:
         return current_results(spec, unit.stream, unit.held, ResultScope(starts=unit.starts))
@@ -241,8 +242,8 @@ def _since(unit: FoldUnit, rows: pa.Table, opened: SessionParts | None) -> dict[
 
 
 def _carry(unit: FoldUnit, rows: pa.Table, sessions: SessionParts | None) -> tuple[str | None, Ints]:
-    """Rows of windows that are open at the watermark, whatever a stop let out, and the starts of those; of
-    `sessions` what they came to, in place of their rows."""
+    """Rows of windows that are open at the watermark, even if a stop published them, and the starts of those;
+    for `sessions` their aggregates so far in place of their rows."""
     if unit.open_file is None:
         return None, np.empty(0, np.int64)
     if unit.spec.kind is WindowKind.PER_ROW:
@@ -253,7 +254,7 @@ def _carry(unit: FoldUnit, rows: pa.Table, sessions: SessionParts | None) -> tup
     kept = np.sort(assigned.row[_kept(unit.spec, rows, assigned)[assigned.window]])
     if not kept.size:
         return None, np.empty(0, np.int64)
-    write_arrow(Path(unit.open_file), rows.take(pa.array(kept)))
+    write_arrow(warehouse_path(unit.open_file), rows.take(pa.array(kept)))
     return unit.open_file, assigned.start[~assigned.closed]
 
 
@@ -261,12 +262,12 @@ def _carry_sums(unit: FoldUnit, sessions: SessionParts) -> tuple[str | None, Int
     found = sessions.filter(~np.asarray(sessions.table.column("closed").to_numpy(), np.bool_))
     if not found.table.num_rows or unit.open_file is None:
         return None, np.empty(0, np.int64)
-    write_parts(Path(unit.open_file), found)
+    write_parts(warehouse_path(unit.open_file), found)
     return unit.open_file, found.table.column("start").to_numpy()
 
 
 def _carry_reach(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
-    """Of windows for each row: what those that are not out yet look back to."""
+    """For windows for each row: the rows that unpublished windows look back to."""
     nothing = np.empty(0, np.int64)
     if unit.watermark is None or unit.open_file is None:
         return None, nothing
@@ -274,13 +275,13 @@ def _carry_reach(unit: FoldUnit, rows: pa.Table) -> tuple[str | None, Ints]:
     kept = np.flatnonzero((at > unit.watermark - unit.spec.reach) & (at <= unit.watermark))
     if not kept.size:
         return None, nothing
-    write_arrow(Path(unit.open_file), rows.take(pa.array(kept)))
+    write_arrow(warehouse_path(unit.open_file), rows.take(pa.array(kept)))
     return unit.open_file, at[at > unit.watermark - unit.spec.lookahead] - unit.spec.size
 
 
 def _kept(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> Mask:
-    """Windows whose rows are carried: open ones, and those of the same key that began at the same instant
-    before one, or it would not be numbered after them."""
+    """Windows whose rows are carried: open ones, and earlier ones of the same key and instant, which the
+    numbering of the open one depends on."""
     opened = ~assigned.closed
     if not (opened & (assigned.ordinal > 0)).any():
         return opened
@@ -292,8 +293,8 @@ def _kept(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> Mask:
 
 
 def _unsettled(unit: FoldUnit, tables: Sequence[pa.Table], opened: Ints) -> int | None:
-    """Where results begin that a later fold has to look at although nothing disturbs them: of windows that
-    are open, and of what a stop brought out of rows after the watermark."""
+    """Where results begin that a later fold must check although nothing disturbs them: of open windows, and
+    of what a stop published from rows after the watermark."""
     found: list[int] = []
     for table in tables:
         starts = table.column("start").cast(pa.int64()).to_numpy()
@@ -305,7 +306,7 @@ def _unsettled(unit: FoldUnit, tables: Sequence[pa.Table], opened: Ints) -> int 
 
 
 def _inside(starts: np.ndarray, intervals: Sequence[Interval]) -> np.ndarray:
-    """Whether each lies in one of the intervals, which are sorted and disjoint."""
+    """Whether each lies in one of the sorted, disjoint intervals."""
     if not intervals:
         return np.zeros(starts.size, np.bool_)
     lows = np.array([interval.start for interval in intervals], np.int64)

@@ -1,6 +1,6 @@
-"""Which buckets a row goes to by the windows of the grid it lies in: arithmetic, however many they are.
+"""Which buckets a row goes to by the windows of the grid it lies in: pure arithmetic.
 
-A row is in every bucket that holds one of its windows. Nothing here knows keys or values.
+A row goes to every bucket that holds one of its windows. Keys and values do not matter here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tidemill.formats.arrays import Ints, Mask
 from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import Interval
 
-_FAR = 1 << 61  # beyond every instant, and sums of a few of them still fit 64 bits
+_FAR = 1 << 61  # beyond every instant; sums of a few of them still fit 64 bits
 
 
 class Grid:
-    """Window starts that are wanted, cut into regions that each belong to one bucket.
+    """The window starts to compute, cut into regions that each belong to one bucket.
 
-    Regions are in order and do not overlap, and the windows of a row follow each other: so the regions that a
-    row touches do, too.
+    Regions are sorted and do not overlap, and the windows of a row are consecutive, so the regions that a row
+    touches are too.
     """
 
     def __init__(self, spec: WindowSpec, starts: Sequence[Interval] | None, cuts: Sequence[int]) -> None:
@@ -46,22 +46,22 @@ class Grid:
         return found
 
     def _touched(self, at: Ints) -> tuple[Ints, Ints]:
-        """For each row, its regions: from the first one to before the second number."""
+        """For each row, its regions: from the first number up to but excluding the second."""
         newest = at - at % self._step
-        # the oldest start after at - size; past the newest when windows leave gaps and it lies in one
+        # the oldest start after at - size; past the newest if windows leave gaps and it lies in one
         oldest = at - self._size + self._step - (at - self._size) % self._step
         low = np.searchsorted(self._last, oldest, "left")
         high = np.searchsorted(self._first, newest, "right")
         return low, np.where(oldest <= newest, high, 0)
 
     def holds(self, at: Ints) -> Mask:
-        """Whether a row that counts at this instant is in a wanted window."""
+        """Whether a row that counts at this instant is in one of the windows."""
         low, high = self._touched(at)
         found: Mask = low < high
         return found
 
     def may_hold(self, low: int, high: int) -> bool:
-        """Whether one that counts at an instant between these, both included, can be."""
+        """Whether a row that counts at an instant between these, both included, can be."""
         return bool(np.any((self._first <= high) & (self._last > low - self._size)))
 
     def pairs(self, at: Ints) -> tuple[Ints, Ints]:

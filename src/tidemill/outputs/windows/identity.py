@@ -1,6 +1,6 @@
-"""Which window and which result a row of a table is about: window ids, and codes of (window, group).
+"""Window ids, and codes of (window, group), for rows of a table.
 
-`model.streaming.window_id` says what an id is; here it is said of many windows, once for each.
+`model.streaming.window_id` defines the id of one window; here ids are made for many windows, once for each.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _ID: Final = 24  # characters of a window id
 
 
 def window_ids(spec: WindowSpec, fresh: pa.Table) -> pa.StringArray:
-    """Of each fresh result, the id of its window."""
+    """For each fresh result, the id of its window."""
     named = [fresh.column(name) for name in ("tenant", *(GROUP + column for column in spec.key))]
     whose = combined([codes(column) for column in named], fresh.num_rows)
     positions = [fresh.column(name) for name in ("start", "ordinal")]
     windows = combined([whose, *(codes(column) for column in positions)], fresh.num_rows)
     _, heads, window = np.unique(windows.values, return_index=True, return_inverse=True)
     _, firsts, who = np.unique(whose.values[heads], return_index=True, return_inverse=True)
-    # What windows of one key have in common is said once: the text is long and the rest of it is two numbers.
+    # What windows of one key have in common is made once: the text is long, and the rest is two numbers.
     key_values = [one(column).take(pa.array(heads[firsts])).to_pylist() for column in named]
     common = [
         json.dumps([spec.stream, spec.name, tenant, key], ensure_ascii=False)[:-1].encode()
@@ -45,15 +45,16 @@ def window_ids(spec: WindowSpec, fresh: pa.Table) -> pa.StringArray:
 
 
 def id_words(ids: pa.ChunkedArray) -> list[Ints]:
-    """Window ids as integers that sort, one after another, as their texts do: all have the same length."""
+    """Window ids as integers that sort as their texts do: all have the same length."""
     offsets, data = string_buffers(one(ids))
     assert (np.diff(offsets) == _ID).all()
-    words = data[offsets[0] : offsets[-1]].view(">u8").reshape(-1, _ID // 8)  # ASCII: no sign to mind
+    # ASCII, so the sign does not matter.
+    words = data[offsets[0] : offsets[-1]].view(">u8").reshape(-1, _ID // 8)
     return [words[:, number].astype(np.int64) for number in range(_ID // 8)]
 
 
 def result_codes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> Ints:
-    """Per row a number below how many rows there are: the same for the same values, nulls among them."""
+    """For each row a number below the number of rows, equal for equal values, nulls included."""
     rows = len(columns[0])
     found = combined([codes(column) for column in columns], rows).values
     _, inverse = np.unique(found, return_inverse=True)
@@ -61,7 +62,7 @@ def result_codes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> Ints:
 
 
 def newest(table: pa.Table, group: Sequence[str]) -> pa.Table:
-    """Of each result the row with the highest revision, in the order they stand in the table."""
+    """The row with the highest revision of each result, in table order."""
     if not table.num_rows:
         return table
     result = result_codes([table.column(name) for name in ("window_id", *group)])

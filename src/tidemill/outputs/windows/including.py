@@ -1,7 +1,8 @@
-"""Which revisions of which results of a streaming window an event is in. It only reads.
+"""Finds which revisions of which results of a streaming window contain an event. It only reads.
 
-A result names the set of slices that its rows came from by its hash. Slices come in ledger order, so the sets
-that a result can have been made of are few; the one with the same hash says whether the event's slice is in.
+A result identifies the set of slices that its rows came from by a hash. Slices are added in ledger order, so
+a result can have been made from few sets; the one with the same hash shows whether the event's slice is in
+it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrow import one
-from tidemill.formats.payload_columns import columns_named, typed
+from tidemill.formats.payload_columns import Columns, columns_named, typed
 from tidemill.model.names import column_name
 from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Fate, WindowSpec
@@ -23,7 +24,10 @@ from tidemill.model.time import Interval
 from tidemill.outputs.windows.fates import fates
 from tidemill.outputs.windows.reader import read_results
 from tidemill.outputs.windows.wanted import field_type
-from tidemill.storage.tables.parts import read_part
+from tidemill.raw.columns import PartColumns
+from tidemill.raw.footers import declared_by
+from tidemill.raw.payloads import tops
+from tidemill.storage.tables.parts import read_footer, read_part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +35,7 @@ if TYPE_CHECKING:
     from tidemill.config.stream import Stream
     from tidemill.storage.tables.snapshot import Range, Snapshot
 
-MOST_ROWS: Final = 500_000  # of the parts that are read to tell which slices a result is made of
+MOST_ROWS: Final = 500_000  # rows that are read to find which slices a result is made from
 
 SliceNames = Callable[[str], tuple[int, str] | None]  # by id: offset in the ledger, and name in sets
 
@@ -54,7 +58,7 @@ class TracedResult:
     spec: WindowSpec
     fate: Fate
     revisions: Sequence[Mapping[str, object]]  # rows of the results table, by revision
-    includes: Sequence[bool | None]  # whether the event is in each; None: it is not known
+    includes: Sequence[bool | None]  # whether the event is in each; None: unknown
 
 
 def results_with(
@@ -84,9 +88,16 @@ def _instant(value: object) -> int:
 
 
 def _group(spec: WindowSpec, stream: Stream, payload: pa.Array) -> dict[str, pa.Array]:
-    """The values that tell the results of one instant apart, by column of the results."""
-    fields = [name for name in spec.grouped_by if name in stream.fields]
-    arrays = typed(columns_named(stream, fields), payload).arrays
+    """The values that distinguish the results of one instant, by column of the results."""
+    fields = _fields(spec, stream)
+    return _grouped(stream, [column.name for column in fields.columns], typed(fields, payload).arrays)
+
+
+def _fields(spec: WindowSpec, stream: Stream) -> Columns:
+    return columns_named(stream, [name for name in spec.grouped_by if name in stream.fields])
+
+
+def _grouped(stream: Stream, fields: Sequence[str], arrays: Sequence[pa.Array]) -> dict[str, pa.Array]:
     return {
         column_name(name): array.cast(field_type(stream, name), safe=False)
         for name, array in zip(fields, arrays, strict=True)
@@ -135,10 +146,10 @@ def _slices_in(
     stream: Stream, spec: WindowSpec, row: TracedRow, raw: Snapshot, names: SliceNames, span: Interval
 ) -> list[tuple[int, str]] | None:
     """Offset and name of each slice with a used row of this tenant and group in `span`, in ledger order; None
-    where too many rows would have to be read."""
+    if too many rows would have to be read."""
     ranges: dict[str, Range] = {"tenant": (row.tenant, row.tenant), "event_time": (None, span.end - 1)}
     parts = raw.select(ranges=ranges)
-    if spec.counts_at(span.start - 1, span.start) == span.start - 1:  # a row counts where it is
+    if spec.counts_at(span.start - 1, span.start) == span.start - 1:  # rows count at their event time
         parts = [part for part in parts if part.may_hold("event_time", span.start, span.end - 1)]
     if sum(part.rows for part in parts) > MOST_ROWS:
         return None
@@ -153,7 +164,8 @@ def _slices_in(
 def _slices_of(
     stream: Stream, spec: WindowSpec, row: TracedRow, path: str, span: Interval, group: Mapping[str, pa.Array]
 ) -> set[str]:
-    columns = ["event_time", "watermark", "slice", "payload"]
+    fields = PartColumns(_fields(spec, stream), declared_by(read_footer(path)))
+    columns = list(dict.fromkeys(["event_time", "watermark", "slice", *tops(fields.names)]))
     rows = read_part(path, columns, where=pc.field("tenant") == row.tenant).combine_chunks()
     time = one(rows.column("event_time")).cast(pa.int64()).to_numpy()
     met = one(rows.column("watermark")).cast(pa.int64())
@@ -161,5 +173,6 @@ def _slices_of(
     inside = decided.used & (decided.at >= span.start) & (decided.at < span.end)
     rows = rows.filter(pa.array(inside)).combine_chunks()
     if group and rows.num_rows:
-        rows = rows.filter(_same_group(pa.table(_group(spec, stream, one(rows.column("payload")))), group))
+        found = _grouped(stream, fields.fields, fields.typed(rows).arrays)
+        rows = rows.filter(_same_group(pa.table(found), group))
     return set(pc.unique(rows.column("slice")).to_pylist())

@@ -1,6 +1,6 @@
-"""Assigns rows to keys: tenant and key values as codes, and the bucket that a key is folded in.
+"""Assigns rows to keys: tenant and key values as codes, and the bucket of a key.
 
-The same key has the same bucket in every process. Nothing here looks at time.
+A key has the same bucket in every process. Time does not matter here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[str, tuple[Value, ...]]  # tenant, and values of `WindowSpec.key`
 
 
 def key_codes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Ints, list[tuple[Value, ...]]]:
-    """Per row the number of its combination of values, and the combinations."""
+    """For each row the number of its combination of values, and the combinations."""
     found = combined([codes(column) for column in columns], len(columns[0])).values
     _, heads, numbers = np.unique(found, return_index=True, return_inverse=True)
     identity = [one(column).take(pa.array(heads)).to_pylist() for column in columns]
@@ -29,6 +29,6 @@ def key_codes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> tuple[Ints, list
 
 
 def bucket_of(key: Key, buckets: int) -> int:
-    """Where the rows of a key are folded."""
+    """The bucket in which the rows of a key are folded."""
     identity = json.dumps([key[0], list(key[1])], ensure_ascii=False)
     return zlib.crc32(identity.encode("utf-8", "surrogatepass")) % buckets

@@ -1,6 +1,6 @@
-"""What the results of a window are made of at one moment, and what is to be computed then.
+"""What the results of a window are made from at one moment, and what is to be computed then.
 
-Values only: who looks, and what comes of it, is `refresh`.
+Values only; `refresh` uses them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from tidemill.storage.tables.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What results are made of: raw, and the watermark of the stream, at one moment."""
+    """What results are made from: raw, and the watermark of the stream, at one moment."""
 
     raw: Table
     watermark: int | None
     now: int
-    flush: bool = False  # a graceful stop: open windows come out as they are
-    sealed: int | None = None  # raw before this instant is gone: windows that begin there stay as they are
-    forgotten: int | None = None  # datasets that end before this instant are gone
+    flush: bool = False  # a graceful stop: open windows are published as they are
+    # Raw before this instant has expired: windows that begin before it do not change.
+    sealed: int | None = None
+    forgotten: int | None = None  # datasets that end before this instant have expired
 
     def sealed_for(self, spec: WindowSpec) -> int | None:
         """Windows that begin before this instant are never computed again."""
@@ -37,9 +38,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class WindowWork:
-    """What is to be computed of a window, as of one look."""
+    """What is to be computed of a window."""
 
     look: Look
-    checkpoint: Checkpoint  # when it is done
+    checkpoint: Checkpoint  # to record when it is done
     task: Task
     batch: int

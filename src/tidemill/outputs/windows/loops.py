@@ -1,7 +1,7 @@
-"""Loops over rows that numpy has no fast function for, compiled.
+"""Compiled loops over rows for which numpy has no fast function.
 
-Where windows begin and end when that depends on the windows before: there rows come one key after another,
-each key's in order, and everything is said by places in that order. And rows in the order of small codes.
+Finds where windows begin and end if that depends on the windows before: rows are sorted by key, and positions
+refer to that order. Also sorts rows by small codes.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def _states(opens: Mask, emits: Mask, begins: Mask, on_open: bool, spans: Ints) 
 
 
 def state_spans(opens: Mask, emits: Mask, begins: Mask, *, on_open: bool) -> tuple[Ints, Ints]:
-    """First place and the one after the last of each window: it begins with the first row that opens while
-    none is open, and ends with the next that emits, which may be the same one if `on_open`."""
+    """First position and the one after the last of each window: it begins with the first row that opens while
+    none is open, and ends with the next that emits, which may be the same row if `on_open`."""
     spans = np.empty((2, opens.size), np.int64)
     found = _states(opens, emits, begins, on_open, spans)
     return spans[0, :found].copy(), spans[1, :found].copy()
@@ -58,7 +58,7 @@ def _reaches(at: Ints, key: Ints, back: int, ahead: int, spans: Ints) -> None:
 
 def reaches(at: Ints, key: Ints, back: int, ahead: int) -> tuple[Ints, Ints]:
     """For each row the rows of its key from `back` before it to `ahead` after it, both included; `key` is the
-    place of the first row of the same key."""
+    position of the first row of the same key."""
     spans = np.empty((2, at.size), np.int64)
     _reaches(at, key, back, ahead, spans)
     return spans[0], spans[1]
@@ -77,8 +77,7 @@ def _count_and_position(values: Ints, next_position: Ints, order: Ints) -> None:
 
 
 def counting_order(values: Ints, size: int) -> Ints:
-    """Rows sorted by codes below `size`; equal ones stay in their order. The time is that of a pass over the
-    rows and one over all codes."""
+    """Rows sorted by codes below `size`; stable. Takes one pass over the rows and one over all codes."""
     order = np.empty(values.size, np.int64)
     _count_and_position(np.require(values, np.int64, ["C", "W"]), np.zeros(size + 1, np.int64), order)
     return order

@@ -1,19 +1,21 @@
 """The streaming windows of all streams, and the watermarks that move them.
 
-It decides when to look, never what a window holds: that follows from raw, the watermark and the declaration.
+It decides when to compute; what a window contains follows from raw, the watermark and the declaration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 
 from tidemill.config import Project, Stream
 from tidemill.engine import Engine
-from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog
+from tidemill.ingest.expiries import DATASETS, RAW, ExpiryLog, Loss
 from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Progress
+from tidemill.model.errors import DamageError
 from tidemill.outputs.windows.decoded import RowGroups
 from tidemill.outputs.windows.looks import Look, WindowWork
 from tidemill.outputs.windows.offsets import SliceOffsets
@@ -26,6 +28,7 @@ from tidemill.storage import layout
 from tidemill.storage.state.faults import Guard
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 from tidemill.storage.tables.tidy import tidy
 
@@ -57,7 +60,7 @@ class StreamingWindows:
         return {name: stream for name, stream in self._project.streams.items() if stream.windows}
 
     def refresh(self, stream: str, now: int, *, flush: bool = False) -> list[WindowRefresh]:
-        """Bring the results of a stream up to its watermark; with `flush` open windows come out, too."""
+        """Bring the results of a stream up to its watermark; with `flush` open windows are published too."""
         look = self._look(stream, now, flush=flush)
         if look is None:
             return []
@@ -65,7 +68,7 @@ class StreamingWindows:
         for refresher in self._of(stream):
             self._progress(stream, f"window {refresher.spec.name}", 0.0)
             planned.append((refresher, refresher.plan(look)))
-        # Computed side by side; committed one after another, and nothing else is at work then.
+        # Computed in parallel, committed one after another.
         with ThreadPoolExecutor(self._engine().parallelism) as pool:
             computed = {
                 refresher.spec.name: pool.submit(refresher.compute, work)
@@ -86,7 +89,7 @@ class StreamingWindows:
     def refresh_all(
         self, names: Iterable[str], now: int, guard: Guard, *, flush: bool = False
     ) -> dict[str, list[WindowRefresh]]:
-        """`refresh` these streams; what is wrong with one does not keep the others waiting."""
+        """`refresh` these streams; an error of one does not stop the others."""
         done: dict[str, list[WindowRefresh]] = {}
         for name in names:
             found = guard.attempt(name, "windows", partial(self.refresh, name, now, flush=flush))
@@ -95,7 +98,7 @@ class StreamingWindows:
         return done
 
     def repair(self, stream: str, window: str, now: int) -> WindowRefresh:
-        """Make results that are damaged again from raw; those that are not stay as they are."""
+        """Make damaged results again from raw; others stay as they are."""
         look = self._look(stream, now, flush=False)
         spec_named(self._project.stream(stream), window)
         for refresher in self._of(stream):
@@ -105,14 +108,25 @@ class StreamingWindows:
         return WindowRefresh(window)
 
     def lose(self, stream: str, window: str, now: int) -> None:
-        """Results that are damaged leave the table, and the next refresh computes everything again: what is
-        missing then comes out again, and windows that are open are found again."""
+        """Remove damaged results from the table; the next refresh computes everything again and publishes
+        what is missing."""
         for refresher in self._of(stream):
             if refresher.spec.name == window and not refresher.repair(now, read=True):
+                if Table.existing(refresher.root) is None:
+                    self._expiries.append(refresher.losses(None, now))
                 self._state.set_checkpoint(stream, window, None)
 
+    def lost_with(self, stream: str, window: str, parts: Collection[str] | None) -> list[Loss]:
+        """What is lost for good with these parts of the results of a window (None: with all of them)."""
+        for refresher in self._of(stream):
+            if refresher.spec.name == window:
+                known = _known_parts(refresher.root) if parts is not None else {}
+                named = None if parts is None else [known[path] for path in parts if path in known]
+                return refresher.losses(named, 0)
+        return []
+
     def forget(self, stream: str) -> None:
-        """Open everything of a stream again when it is needed next."""
+        """Close everything of a stream; it is opened again when needed."""
         self._raw.pop(stream, None)
         self._shared.pop(stream, None)
         self._positions.pop(stream, None)
@@ -127,7 +141,7 @@ class StreamingWindows:
             batches: dict[int, list[str]] = {}
             for path in table.snapshot().paths() if table is not None else ():
                 footer = ResultsFooter.from_footer(read_footer(path))
-                if footer.fingerprint == refresher.fingerprint:  # else they are made again
+                if footer.fingerprint == refresher.fingerprint:  # otherwise they are made again
                     for batch in footer.batches:
                         batches.setdefault(batch, []).append(path)
             for batch, parts in sorted(batches.items()):
@@ -137,20 +151,20 @@ class StreamingWindows:
         return found
 
     def verify(self, stream: str) -> Iterator[ResultDifference | int]:
-        """Compute all results again, from raw, and compare; the numbers are of results compared."""
+        """Compute all results again from raw and compare; the numbers count compared results."""
         look = self._look(stream, 0, flush=False)
         if look is not None:
             for refresher in self._of(stream):
                 yield from refresher.verify(look)
 
     def needed(self, stream: str, raw: int) -> Iterator[tuple[str, int, str]]:
-        """Per window from which instant on it still needs raw, which is at this version, and why."""
+        """For each window the instant from which it still needs raw, which is at this version, and why."""
         for refresher in self._of(stream):
             at, why = refresher.needed(raw)
             yield refresher.spec.name, at, why
 
     def sealed(self, stream: str) -> int:
-        """How many results stand that are never computed again."""
+        """How many results are never computed again."""
         look = self._look(stream, 0, flush=False)
         return sum(refresher.sealed(look) for refresher in self._of(stream)) if look is not None else 0
 
@@ -174,6 +188,22 @@ class StreamingWindows:
         for spec in declared.window_specs:
             if (stream, spec.name) not in self._refreshers:
                 self._refreshers[stream, spec.name] = Refresher(
-                    self._project.warehouse, declared, spec, self._engine(), self._state, positions, shared
+                    self._project.warehouse,
+                    declared,
+                    spec,
+                    self._engine(),
+                    self._state,
+                    positions,
+                    shared,
+                    self._expiries,
                 )
         return [self._refreshers[stream, spec.name] for spec in declared.window_specs]
+
+
+def _known_parts(root: Path) -> Mapping[str, Part]:
+    """Of a table, by path; none while its log is damaged, which is repaired first."""
+    try:
+        table = Table.existing(root)
+    except DamageError:
+        return {}
+    return table.snapshot().by_path if table is not None else {}

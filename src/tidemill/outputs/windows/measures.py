@@ -1,6 +1,6 @@
-"""What each aggregate function comes to over runs of rows: one value for each run, null where nothing counts.
+"""Computes aggregate functions over runs of rows: one value for each run, null if nothing counts.
 
-A column is looked at once however many functions are made of it. Nothing here knows of windows or tables.
+A column is prepared once for all functions. Windows and tables do not matter here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LEAST: Final = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Rows in order of their runs, and the runs."""
+    """Rows sorted by run, and the runs."""
 
     rows: Ints | None  # indices into the columns; None: all of them as they are
     runs: ValueRuns
@@ -76,11 +76,11 @@ class Measured:
 
     @cached_property
     def values(self) -> Ints:
-        """As integers in their order, zero where there is none."""
+        """Integers in the order of the values, zero at nulls."""
         return self.picked.of(self._ranked.values)
 
     def restored(self, values: Ints) -> pa.Array:
-        """One such integer for each run as a value of the column again."""
+        """One such integer for each run as a value of the column."""
         clean = values if self.there is None else np.where(self.there, values, 0)
         return self._ranked.restore(clean, self.there)
 
@@ -95,7 +95,7 @@ class Measured:
 
     @cached_property
     def sorted(self) -> Ints:
-        """The values there are, sorted within each run."""
+        """The values that are present, sorted within each run."""
         values = self.values if self.valid is None else self.values[self.valid]
         if not values.size:
             return values
@@ -115,7 +115,7 @@ class Measured:
 
 
 def folded(aggregate: Aggregate, measured: Measured) -> pa.Array:
-    """Values of one aggregate of a column."""
+    """The values of one aggregate of a column."""
     match aggregate.function:
         case Function.COUNT:
             return pa.array(measured.counts)
@@ -139,7 +139,7 @@ def _of_floats(function: Function, measured: Measured) -> pa.Array:
 
 
 def _of_integers(aggregate: Aggregate, measured: Measured) -> pa.Array:
-    """Integers, and decimals by theirs."""
+    """For integers, and decimals as integers."""
     total, counts, scale = measured.sums, measured.counts, aggregate.scale
     if aggregate.function is Function.SUM:
         return decimals(total.low, total.high, pa.decimal128(38, scale), measured.there)
@@ -176,7 +176,7 @@ def _at_edge(measured: Measured, *, first: bool) -> pa.Array:
 
 
 def _percentile(measured: Measured, quantile: Fraction) -> pa.Array:
-    """The least value that at least this share of the values is not above."""
+    """The least value that at least this share of the values does not exceed."""
     counts = measured.counts
     sizes, which = np.unique(counts, return_inverse=True)
     ranks = np.array(

@@ -1,6 +1,6 @@
-"""What the ledger says of the slices whose rows a window may hold, asked for once and then followed.
+"""Caches what the ledger says of the slices whose rows a window may contain.
 
-A cache: nothing is decided here, and a retraction empties it.
+It is updated as slices are accepted, and a retraction empties it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class SliceOffsets:
         self._state = state
         self._stream = stream
         self._known: dict[str, _Known] = {}
-        self._decided = 0  # place in the ledger up to which all are known
+        self._decided = 0  # ledger offset up to which all are known
         self._raw = -1
-        self._retractions = 0  # that were applied when the ledger was read
+        self._retractions = 0  # retractions that were applied when the ledger was read
 
     def look(self, raw: int, *, again: bool) -> None:
-        """Learn of slices that came since, up to this version of raw; of all of them when one was taken back,
-        since others are decided again then."""
+        """Read the slices that came since, up to this version of raw; all of them if one was retracted, since
+        others are decided again then."""
         retractions = self._state.retractions()
         if again or retractions != self._retractions:
             self._known, self._decided, self._raw = {}, 0, -1
@@ -52,7 +52,7 @@ class SliceOffsets:
             self._known[entry.id] = _Known(RowPosition(entry.seq, entry.name), entry.observed, met)
 
     def touching(self, span: Interval) -> dict[str, RowPosition]:
-        """Slices with rows that may count at an instant of `span`: where they are, or came late."""
+        """Slices with rows that may count at an instant of `span`, on time or late."""
         return {
             name: known.position
             for name, known in self._known.items()

@@ -1,8 +1,8 @@
-"""Sessions that are still open, as what they came to so far: carried from one fold to the next in place of
-their rows, so that a fold costs what is new.
+"""Open sessions as aggregates so far, carried from one fold to the next in place of their rows, so that a
+fold costs only what is new.
 
-Only where every aggregate of two parts follows from theirs, exactly. A late row of a key makes its sessions
-again from raw, and what was carried of it is void.
+Only if every aggregate of two parts follows exactly from those of the parts. A late row of a key makes its
+sessions again from raw, and what was carried of it is void.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SUMMED: Final = (Function.SUM, Function.AVG)
 
 
 def carries_sums(spec: WindowSpec) -> bool:
-    """Whether its open windows can be carried so."""
+    """Whether its open windows can be carried this way."""
     return spec.kind is WindowKind.SESSION and all(
         each.function in _MERGED or (each.function in _SUMMED and each.type != "float")
         for each in spec.aggregates
@@ -44,7 +44,7 @@ def carries_sums(spec: WindowSpec) -> bool:
 
 
 def in_parts(spec: WindowSpec) -> WindowSpec:
-    """The window with aggregates that can be merged: an average is a sum and a count."""
+    """The window with aggregates that can be merged: an average becomes a sum and a count."""
     kept = [each for each in spec.aggregates if each.function is not Function.AVG]
     averaged = {each.column: each for each in spec.aggregates if each.function is Function.AVG}
     for each in averaged.values():
@@ -53,15 +53,15 @@ def in_parts(spec: WindowSpec) -> WindowSpec:
 
 
 def _part(function: Function, aggregate: Aggregate) -> str:
-    return f"{function.value} of {aggregate.column}"  # no declared aggregate has spaces in its name
+    return f"{function.value} of {aggregate.column}"  # declared aggregates have no spaces in their names
 
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """Results of windows, by `in_parts`, without what slices they are made of …"""
+    """Results of windows, by `in_parts`, without their slices …"""
 
     table: pa.Table
-    members: Members  # … which are told apart
+    members: Members  # … which are here
 
     def filter(self, keep: Mask) -> SessionParts:
         return SessionParts(self.table.filter(pa.array(keep)), self.members.take(np.flatnonzero(keep)))
@@ -80,7 +80,7 @@ def no_parts(spec: WindowSpec, stream: Stream) -> SessionParts:
 
 
 def parts_of(spec: WindowSpec, stream: Stream, rows: pa.Table, assigned: Assigned) -> SessionParts:
-    """Of new rows."""
+    """The parts of new rows."""
     if not assigned.row.size:
         return no_parts(spec, stream)
     columns, members = aggregated(in_parts(spec), rows, assigned)
@@ -120,8 +120,8 @@ def read_parts(spec: WindowSpec, stream: Stream, paths: Sequence[str]) -> Sessio
 def merged(
     spec: WindowSpec, old: SessionParts, new: SessionParts, watermark: int | None, *, flush: bool
 ) -> SessionParts:
-    """Sessions of the new rows, which all come after those that are open: the first one of a key goes on with
-    the open one of that key if it is near enough."""
+    """Sessions of the new rows, which all come after the open ones: the first of a key continues the open one
+    of that key if it is near enough."""
     if not old.table.num_rows:
         return new
     both = _Both(spec, old.table, new.table)
@@ -147,7 +147,7 @@ def merged(
 
 
 class _Both:
-    """Windows that are open, then new ones: which go on."""
+    """Open windows, then new ones: which of them continue."""
 
     def __init__(self, spec: WindowSpec, old: pa.Table, new: pa.Table) -> None:
         self._spec = spec
@@ -159,7 +159,7 @@ class _Both:
         self._closed = np.asarray(one(table.column("closed")).to_numpy(zero_copy_only=False), np.bool_)
 
     def windows(self, watermark: int | None, flush: bool) -> tuple[Ints, Ints, Mask]:
-        """Start, end and whether it is over, of each result."""
+        """Start, end and whether it has ended, of each result."""
         key, olds = self.key.values, self._olds
         start, end, closed = self._start.copy(), self._end.copy(), self._closed.copy()
         begun = np.full(int(key.max()) + 1, _NEVER)  # by key: where its open session starts and …
@@ -188,7 +188,7 @@ _FOREVER: Final = np.iinfo(np.int64).max
 def _merge_columns(
     spec: WindowSpec, table: pa.Table, first: Ints, last: Ints
 ) -> dict[str, pa.Array | pa.ChunkedArray]:
-    """Of each result its one part, or both: `first` and `last` are rows of the table, equal where it has
+    """Each result from its one part, or from both: `first` and `last` are rows of the table, equal if it has
     one."""
     single = first == last
     one_of, other = pa.array(first), pa.array(last, mask=single)
@@ -235,7 +235,7 @@ def _merge(function: Function, a: pa.Array, b: pa.Array) -> pa.Array:
 
 
 def _words(array: pa.Array) -> Sums:
-    """Decimals as 128-bit integers; zero where there is none."""
+    """Decimals as 128-bit integers; zero at nulls."""
     if not len(array):
         return Sums(np.empty(0, np.uint64), np.empty(0, np.int64))
     words = np.frombuffer(array.buffers()[1], np.uint64).reshape(-1, 2)[
@@ -249,8 +249,8 @@ def _words(array: pa.Array) -> Sums:
 
 
 def finished(spec: WindowSpec, stream: Stream, parts: SessionParts, *, hashed: bool) -> pa.Table:
-    """As `aggregate` has them. Unless `hashed` those that are open have no hash: they do not come out, and it
-    would be made again each time of ever more slices."""
+    """The results as `aggregate` gives them. Unless `hashed`, open ones have no hash: they are not published,
+    and it would be computed again each time from ever more slices."""
     table = parts.table
     if not table.num_rows:
         return fresh_schema(spec, stream).empty_table()
@@ -270,7 +270,7 @@ def finished(spec: WindowSpec, stream: Stream, parts: SessionParts, *, hashed: b
 
 
 def first_starts(spec: WindowSpec, table: pa.Table) -> dict[Key, int]:
-    """Per key where the session starts that is open."""
+    """For each key the start of its open session."""
     found, values = key_codes(
         [table.column(name) for name in ("tenant", *(GROUP + name for name in spec.key))]
     )

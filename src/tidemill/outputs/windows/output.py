@@ -1,8 +1,9 @@
-"""Streaming windows as an output of a stream: results that the watermark, late rows and datasets move."""
+"""Streaming windows as an output of a stream: results that change with the watermark, late rows and
+datasets."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,7 +23,7 @@ from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What became of each window of a stream."""
+    """What was done for each window of a stream."""
 
     windows: Sequence[WindowRefresh]
 
@@ -35,7 +36,7 @@ class WindowResults(Simple):
     """The streaming windows of one stream."""
 
     name = "windows"
-    stage = Stage.BUILT  # one that closes when it is complete waits for datasets
+    stage = Stage.BUILT  # a window that closes when it is complete waits for datasets
 
     def __init__(self, warehouse: Warehouse, stream: Stream, flow: StreamingWindows) -> None:
         self._warehouse = warehouse
@@ -59,7 +60,7 @@ class WindowResults(Simple):
         return Verified(compared, sealed, differences)
 
     def scrub(self, tally: ScrubTally, after: str = "") -> Iterator[FileCheck]:
-        """What is carried of windows that are open."""
+        """Check the files of open windows."""
         yield from check_files(self._carried(), tally, after)
 
     def _carried(self) -> Iterator[StoredFile]:
@@ -84,12 +85,25 @@ class WindowResults(Simple):
         return self._flow.recall(self._stream.name, now)
 
     def rebuild(self, span: Interval | None, now: int) -> Results:
-        """Results that are damaged are made again; those that are not stay as they are."""
+        """Make damaged results again; others stay as they are."""
         specs = self._stream.window_specs
         return Results([self._flow.repair(self._stream.name, spec.name, now) for spec in specs])
 
+    def irreplaceable(self, files: Collection[str]) -> Mapping[str, str]:
+        """Results of windows that begin before raw does."""
+        root, name = self._warehouse.root, self._stream.name
+        found: dict[str, str] = {}
+        for spec in self._stream.window_specs:
+            table = layout.results(root, name, spec.name)
+            is_whole = table.relative_to(root).as_posix() in files
+            inside = layout.in_table(table, root, files)
+            parts = None if is_whole else [path for path in inside if path.endswith(".parquet")]
+            for loss in self._flow.lost_with(name, spec.name, parts) if is_whole or parts else ():
+                found[loss.file] = f"results of {spec.name} in {loss.span}: raw is gone for them"
+        return found
+
     def lose(self, files: Collection[str], now: int) -> None:
-        """Parts whose files are not there leave the table; what they held comes out again."""
+        """Remove parts whose files are missing from the table; what they held is published again."""
         root, name = self._warehouse.root, self._stream.name
         for spec in self._stream.window_specs:
             table = layout.results(root, name, spec.name)

@@ -1,4 +1,4 @@
-"""Answers about results: which windows a stream has, what stands of one, and what stood before.
+"""Answers about results: which windows a stream has, the current results of one, and earlier revisions.
 
 Reads tables, starts no JVM, changes nothing.
 """
@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.config.stream import Stream
+from tidemill.ingest.expiries import WINDOWS, ExpiryLog
+from tidemill.model.completeness import NOTHING_HELPS, Missing, damaged
 from tidemill.model.errors import NotFoundError
 from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
@@ -26,7 +28,8 @@ from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table, expect_version
 
 EMPTY: Final[Mapping[str, str]] = {}
-FIRST_LOOK: Final = 16  # parts that are read for the newest results before more are
+EVER: Final = Interval(MIN_INSTANT, MAX_INSTANT)
+FIRST_LOOK: Final = 16  # parts that are read first for the newest results
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,10 @@ class ResultStatus:
     """How far the results of one declared window have come."""
 
     spec: WindowSpec
-    results: int  # that stand
+    results: int  # current results
     newest_end: int | None
-    watermark: int | None  # windows are out up to here; None before the first look, and where none moves them
+    # Windows are published up to here; None before the first refresh, and for kinds without a watermark.
+    watermark: int | None
     current: bool  # False: they are of another declaration; the next round makes them again
     table: Path
 
@@ -53,7 +57,7 @@ def spec_named(stream: Stream, window: str) -> WindowSpec:
 
 
 def standings(warehouse: Path, stream: Stream, checkpoint_texts: Mapping[str, str]) -> list[ResultStatus]:
-    """Of all windows of the stream, as declared; `checkpoint_texts` are those of the state."""
+    """The status of all declared windows of the stream; `checkpoint_texts` are those of the state."""
     return [_status(warehouse, stream, spec, checkpoint_texts.get(spec.name)) for spec in stream.window_specs]
 
 
@@ -83,8 +87,8 @@ def read_results(
     limit: int | None = None,
     checkpoint_texts: Mapping[str, str] = EMPTY,
 ) -> pa.Table:
-    """Results of windows that overlap `span`, by start; with a `limit` only so many, those that start
-    last. `checkpoint_texts` are those of the state: DamageError when it knows of results that are gone."""
+    """Results of windows that overlap `span`, by start; with a `limit` only so many, those that start last.
+    `checkpoint_texts` are those of the state: DamageError if it records results that are missing."""
     spec = spec_named(stream, window)
     snapshot = results_snapshot(warehouse, stream, spec, checkpoint_texts)
     if snapshot is None:
@@ -93,7 +97,7 @@ def read_results(
     parts = snapshot.select(None, asked.ranges())
     if limit is None:
         return asked.read(snapshot.paths(parts), MIN_INSTANT)
-    # All rows of a window have its start, so those from some start on are settled by the parts that reach it.
+    # All rows of a window have its start, so results from some start on need only the parts that reach it.
     parts.sort(key=lambda part: _last_start(part), reverse=True)
     looked = FIRST_LOOK
     while True:
@@ -104,11 +108,18 @@ def read_results(
         looked *= 4
 
 
+def lost_results(log: ExpiryLog, spec: WindowSpec, span: Interval = EVER) -> list[Missing]:
+    """What results of windows in `span` were lost with damaged files, and cannot be computed again."""
+    losses = log.losses(spec.stream).get(f"{WINDOWS}{spec.name}", ())
+    what = f"results of {spec.name}"
+    return [damaged(one.span, what, NOTHING_HELPS) for one in losses if one.span.overlaps(span)]
+
+
 def results_snapshot(
     warehouse: Path, stream: Stream, spec: WindowSpec, checkpoint_texts: Mapping[str, str]
 ) -> Snapshot | None:
-    """The parts of the results of a window; None before there are any. NotFoundError when they are those of
-    another declaration, DamageError when the state knows of results that are gone."""
+    """The parts of the results of a window; None before there are any. NotFoundError if they are of another
+    declaration, DamageError if the state records results that are missing."""
     known = read_checkpoint(checkpoint_texts.get(spec.name), fingerprint_of(spec, stream))
     snapshot = _snapshot(_root(warehouse, spec), known.version if known is not None else 0)
     if snapshot is not None and not _is_current(spec, stream, snapshot):
@@ -129,8 +140,8 @@ class _Asked:
     revisions: bool
 
     def ranges(self) -> dict[str, tuple[int | str | None, int | str | None]]:
-        """What rules a part out. The end of a window can change from one revision to the next unless windows
-        lie on a grid, so elsewhere it says nothing about which revision is the newest."""
+        """Bounds that exclude parts. Unless windows lie on a grid, the end of a window can change from one
+        revision to the next, and then does not show which revision is the newest."""
         ranges: dict[str, tuple[int | str | None, int | str | None]] = {"start": (None, self.span.end - 1)}
         if self.spec.kind.by_time:
             ranges["end"] = (self.span.start + 1, None)
@@ -139,7 +150,7 @@ class _Asked:
         return ranges
 
     def read(self, paths: Sequence[str], since: int) -> pa.Table:
-        """What these parts say of windows that start at `since` or after it."""
+        """The rows of these parts for windows that start at or after `since`."""
         found = _read(paths, results_schema(self.spec, self.stream))
         start = found.column("start").cast(pa.int64())
         wanted = pc.and_(pc.less(start, self.span.end), pc.greater_equal(start, since))
@@ -165,7 +176,7 @@ def _snapshot(root: Path, committed: int = 0) -> Snapshot | None:
 
 
 def _is_current(spec: WindowSpec, stream: Stream, snapshot: Snapshot) -> bool:
-    """Whether they are of this declaration; those of another one are all cleared at once, never mixed."""
+    """Whether they are of this declaration; results of another one are removed together, never mixed."""
     fingerprints = (ResultsFooter.from_footer(read_footer(path)).fingerprint for path in snapshot.paths()[:1])
     return all(one == fingerprint_of(spec, stream) for one in fingerprints)
 

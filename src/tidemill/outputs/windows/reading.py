@@ -1,7 +1,7 @@
-"""Reads parts of raw for streaming windows: row groups that can hold wanted rows, and the fields of those.
+"""Reads parts of raw for streaming windows: row groups that can hold rows in scope, and their fields.
 
-Narrow columns decide first; fields are read only for rows that are wanted by them, or once for all windows of
-the stream when most rows of their row group are. Nothing is written here.
+Narrow columns decide first; fields are read only for the rows in scope, or once for all windows of the stream
+if most rows of a row group are. Nothing is written here.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _NARROW: Final = ["event_time", "watermark", "slice"]
 _WIDE: Final = ["tenant", "line"]  # and the fields
 _LEAST_ROWS, _MOST_ROWS = 16, 32_768  # of one batch of rows …
 _BATCH_BYTES: Final = 8 << 20  # … and about how many bytes
-_MOSTLY: Final = 2  # a row group is decoded as a whole when more than one row in so many is wanted
+_MOSTLY: Final = 2  # a row group is decoded as a whole if more than one row in so many is in scope
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 Found = tuple[pa.Table, Ints | None, Ints]  # rows, which of them (None: all), and the bucket of each
 
 
 class RowReader:
-    """The wanted rows of one unit, a bounded batch at a time, with their buckets."""
+    """The rows in scope of one unit, in bounded batches, with their buckets."""
 
     def __init__(self, unit: ExtractUnit) -> None:
         self._unit = unit
@@ -59,7 +59,7 @@ class RowReader:
                 ]
                 later: list[GroupId] = []
                 for group in groups:
-                    if self._shared.is_busy(group):  # another window decodes it: here the next one is decoded
+                    if self._shared.is_busy(group):  # another window is decoding it: decode the next one here
                         later.append(group)
                     else:
                         yield from self._group(file, group)
@@ -69,7 +69,7 @@ class RowReader:
     # -- what is looked at
 
     def _may_hold(self, file: pq.ParquetFile, group: int) -> bool:
-        """Whether a row group can hold a wanted row, by its statistics."""
+        """Whether a row group can hold a row in scope, by its statistics."""
         first, last, _ = _bounds(file, group, "event_time")
         if self._between(first, last):
             return True
@@ -80,7 +80,7 @@ class RowReader:
         return any_met and self._between(max(first, least), most + self._spec.next_open)
 
     def _between(self, low: int, high: int) -> bool:
-        """Whether a row that counts at an instant between these, both included, can be wanted."""
+        """Whether a row that counts at an instant between these, both included, can be in scope."""
         low, high = max(low, self._floor), min(high, self._wanted.span.end - 1)
         return low <= high and (self._grid is None or self._grid.may_hold(low, high))
 
@@ -126,7 +126,7 @@ class RowReader:
             )
 
     def _fields(self, file: pq.ParquetFile, group: int, rows: Ints) -> Iterator[tuple[Wide, Ints]]:
-        """What wanted rows say, a batch at a time, and the numbers of those rows in the group."""
+        """The fields of rows in scope, in batches, and the numbers of those rows in the group."""
         before = 0
         columns = self._in_part(file, self._columns)
         for batch in _batches(file, group, columns):
@@ -192,7 +192,7 @@ class RowReader:
 
 
 class _Members:
-    """Which slices the aggregation windows were built of."""
+    """Which slices the aggregation windows were built from."""
 
     def __init__(self, wanted: RowScope) -> None:
         assert wanted.slices is not None
@@ -202,7 +202,7 @@ class _Members:
         self._ends = np.array([interval.end for interval in self._intervals], np.int64)
 
     def hold(self, time: Ints, code: Ints, ids: list[str]) -> Mask:
-        """Rows whose slice is one of those of the aggregation window they lie in."""
+        """Rows whose slice is among those of the aggregation window they lie in."""
         keep = np.zeros(time.size, np.bool_)
         if not self._starts.size:
             return keep
@@ -221,9 +221,10 @@ def _narrow(file: pq.ParquetFile, group: int) -> Narrow:
 
 
 def _batches(file: pq.ParquetFile, group: int, columns: PartColumns) -> Iterator[pa.RecordBatch]:
-    """Fields of a row group and whose they are, so many rows at a time that memory is bounded."""
+    """Fields and tenants of a row group, in batches that bound memory."""
     said = file.metadata.row_group(group)
-    size = said.column(file.schema_arrow.get_field_index("payload")).total_uncompressed_size
+    payload = said.column(file.schema_arrow.get_field_index("payload")).total_uncompressed_size
+    size = payload if columns.keeps_payload else said.total_byte_size
     at_once = _BATCH_BYTES * said.num_rows // max(1, size)
     step = max(_LEAST_ROWS, min(_MOST_ROWS, at_once))
     names = list(dict.fromkeys([*_WIDE, *columns.names]))
@@ -244,7 +245,7 @@ def _taken(whole: RowGroup, rows: Ints) -> Iterator[tuple[Wide, Ints]]:
 
 
 def _floor(wanted: RowScope) -> int:
-    """No row that counts before this is wanted, whatever its key."""
+    """No row that counts before this is in scope, whatever its key."""
     if wanted.again is None:
         return _LEAST
     return min([*wanted.again.values(), _MOST if wanted.since is None else wanted.since])
@@ -256,8 +257,7 @@ def _ints(column: pa.Array) -> Ints:
 
 
 def _bounds(file: pq.ParquetFile, group: int, column: str) -> tuple[int, int, bool]:
-    """Least and greatest value of a column of instants, both included, as far as is known; and whether it can
-    have any value."""
+    """Minimum and maximum of a column of instants, as far as known; and whether it can have any value."""
     position = file.schema_arrow.get_field_index(column)
     stats = file.metadata.row_group(group).column(position).statistics
     if stats is None or not stats.has_min_max:

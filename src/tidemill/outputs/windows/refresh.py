@@ -1,14 +1,13 @@
 """Keeps the results of one declared window current: finds what raw or the watermark changed, has it computed,
 commits it.
 
-The one way results are made: late rows, retractions, restarts and lost marks only differ in how much is
-looked at again. What is computed and has not changed is not written.
+This is the only way results are made: late rows, retractions, restarts and lost checkpoints differ only in
+how much is computed again. Results that have not changed are not written.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,16 +19,17 @@ import pyarrow.compute as pc
 from tidemill.config.stream import Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
+from tidemill.ingest.expiries import WINDOWS, ExpiryLog, Loss
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.streaming import Close, WindowKind, WindowSpec
-from tidemill.model.time import Interval, format_instant
+from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.model.windows import OutboxEvent
 from tidemill.outputs.windows.announce import announcements, results_available
 from tidemill.outputs.windows.checkpoints import Checkpoint, fingerprint_of, read_checkpoint
 from tidemill.outputs.windows.compaction import ResultMergeUnit, crowded_results, merge_results
 from tidemill.outputs.windows.complete import has_news, heard_of
-from tidemill.outputs.windows.damage import DamagedPart, damaged_parts, leave_out
+from tidemill.outputs.windows.damage import DamagedPart, damaged_parts, leave_out, lost_span, sealed_before
 from tidemill.outputs.windows.decoded import RowGroups
 from tidemill.outputs.windows.disturbed import disturbed_starts, first_instants, merged, restarts
 from tidemill.outputs.windows.fold import FoldedResults, FoldUnit, fold
@@ -59,8 +59,9 @@ from tidemill.outputs.windows.tasks import (
 )
 from tidemill.outputs.windows.verify import ResultDifference, check
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import size_of
 from tidemill.storage.checksums import is_whole, read_arrow
-from tidemill.storage.files import make_folder, storage_errors
+from tidemill.storage.files import make_folder, remove_tree, storage_errors
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.log import Commit
 from tidemill.storage.tables.parts import read_footer, read_part
@@ -70,8 +71,8 @@ from tidemill.storage.tables.table import Table
 
 log = logging.getLogger(__name__)
 
-EXPIRED: Final = "expired"  # what a commit of raw says of itself that only lets go of what is old …
-PACKED: Final = "packed"  # … and one that puts the same rows into other parts
+EXPIRED: Final = "expired"  # in the info of a commit of raw that only removes expired rows …
+PACKED: Final = "packed"  # … and of one that moves the same rows to other parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class WindowRefresh:
 
 
 class Refresher:
-    """Looks after one window of one stream. Only one process at a time may."""
+    """Maintains one window of one stream. Only one process at a time may."""
 
     def __init__(
         self,
@@ -99,6 +100,7 @@ class Refresher:
         state: State,
         slice_offsets: SliceOffsets,
         shared: RowGroups,
+        expiries: ExpiryLog,
     ) -> None:
         self.stream = stream
         self.spec = spec
@@ -106,10 +108,11 @@ class Refresher:
         self.state = state
         self.slice_offsets = slice_offsets
         self.shared = shared
+        self.expiries = expiries
         self.root = layout.results(warehouse, stream.name, spec.name)
         self._warehouse = warehouse
         self._table: Table | None = None
-        self._cleaned = False  # of what a process that died may have left
+        self._cleaned = False  # whether leftovers of a dead process were removed
 
     # -- the table and the mark
 
@@ -124,10 +127,11 @@ class Refresher:
         return fingerprint_of(self.spec, self.stream)
 
     def checkpoint(self) -> Checkpoint | None:
-        """How far the results have come, with what a crash left between the commit and the state taken up."""
+        """How far the results have been computed, including what a crash left between the commit and the
+        state."""
         checkpoint = self._known()
         if checkpoint is not None and self._table is None and Table.existing(self.root) is None:
-            checkpoint = None  # somebody removed the results, to have them made again
+            checkpoint = None  # the results were removed in order to be made again
         if checkpoint is None:
             self._clear_other()
             self._announce_last()
@@ -143,7 +147,7 @@ class Refresher:
         return checkpoint
 
     def _seen_up_to(self, version: int) -> None:
-        """Commits up to this version of the results table change nothing in what was computed."""
+        """Commits up to this version of the results table do not affect what was computed."""
         checkpoint = self._known()
         if checkpoint is not None and checkpoint.version < version:
             announced = replace(checkpoint, version=version).text()
@@ -153,7 +157,7 @@ class Refresher:
         return read_checkpoint(self.state.checkpoints(self.stream.name).get(self.spec.name), self.fingerprint)
 
     def _clear_other(self) -> None:
-        """Results of another declaration go: they are made again from raw, as this one has them."""
+        """Remove results of another declaration: they are made again from raw."""
         existing = Table.existing(self.root)
         if existing is None:
             return
@@ -164,17 +168,16 @@ class Refresher:
             story = {"stream": self.stream.name, "window": self.spec.name}
             log.warning("the declaration of the window changed: its results are computed again", extra=story)
             self._table = None
-            # Whoever declares the window again as it was must not take the next table for this one.
+            # If the window is declared as before once more, the next table must not be mistaken for this one.
             self.state.set_checkpoint(self.stream.name, self.spec.name, None)
             with storage_errors("clear the results", self.root):
-                shutil.rmtree(self.root)
+                remove_tree(self.root)
 
     def _announce_last(self) -> None:
-        """A process may have died between the first commit of a table and its mark."""
+        """A process may have died between the first commit of a table and its checkpoint."""
         existing = Table.existing(self.root)
         if existing is not None and existing.version > 0:
-            for commit in existing.commits(after=existing.version - 1):
-                self._take_up(commit, None)
+            self._take_up(existing.last_commit(), None)
 
     def _take_up(self, commit: Commit, checkpoint: str | None) -> None:
         if "batch" in commit.info:
@@ -183,7 +186,7 @@ class Refresher:
             self.state.set_checkpoint(self.stream.name, self.spec.name, checkpoint, announced)
 
     def events(self, parts: Sequence[str], batch: int, now: int) -> list[OutboxEvent]:
-        """What a commit has to tell, from the parts that it added."""
+        """The events of a commit, from the parts that it added."""
         columns = ["start", "end", "window_id", "withdrawn", "rows", "late_rows", "revision", "trigger"]
         tables = [read_part(path, [*columns, "batch"]) for path in parts]
         its = [table.filter(pc.equal(table.column("batch"), batch)) for table in tables]
@@ -193,7 +196,7 @@ class Refresher:
     # -- what is to be done
 
     def needed(self, raw: int) -> tuple[int, str]:
-        """From which instant on results that are yet to come out need raw, which is at this version."""
+        """From which instant on unpublished results need raw, which is at this version."""
         checkpoint = self._known()
         if checkpoint is None:
             return ALL.start, "whose results are not made yet"
@@ -217,7 +220,7 @@ class Refresher:
         return at, f"of which one is open since {format_instant(at)}"
 
     def sealed(self, look: Look) -> int:
-        """How many results stand that are never computed again."""
+        """How many results are never computed again."""
         sealed = look.sealed_for(self.spec)
         if sealed is None or Table.existing(self.root) is None:
             return 0
@@ -227,22 +230,39 @@ class Refresher:
         return int(current(current_results(self.spec, self.stream, paths, scope)).num_rows)
 
     def damaged(self, *, read: bool) -> list[DamagedPart]:
-        """Parts of the results that somebody deleted or damaged."""
+        """Parts of the results that were deleted or damaged."""
         existing = self._table or Table.existing(self.root)
         return damaged_parts(existing, read=read) if existing is not None else []
 
     def repair(self, now: int, *, read: bool) -> int:
-        """Leave damaged parts out, and have the next refresh compute everything again: what they held is
-        missing then, and comes out again. How many there were."""
+        """Remove damaged parts, and have the next refresh compute everything again and publish what is
+        missing. How many there were."""
         damaged = self.damaged(read=read)
         if damaged:
             story = {"stream": self.stream.name, "window": self.spec.name, "parts": len(damaged)}
             what = f"{damaged[0].part.path} {damaged[0].what}"
             log.warning("results are damaged and made again: %s", what, extra=story)
+            self.expiries.append(self.losses([one.part for one in damaged], now))
             leave_out(self.root, damaged, now)
             self._table = None
             self.state.set_checkpoint(self.stream.name, self.spec.name, None)
         return len(damaged)
+
+    def losses(self, parts: Sequence[Part] | None, now: int) -> list[Loss]:
+        """What is lost for good with parts of the results (None: with the whole table): windows that begin
+        before raw does are never computed again."""
+        sealed = sealed_before(self.spec, self.expiries.horizons(self.stream.name))
+        if sealed is None:
+            return []
+        what, folder = f"{WINDOWS}{self.spec.name}", self.root.relative_to(self._warehouse)
+        if parts is None:
+            whole = Interval(MIN_INSTANT, sealed)
+            return [Loss(self.stream.name, what, whole, folder.as_posix(), now)]
+        found = []
+        for part in parts:
+            if (span := lost_span(part, sealed)) is not None:
+                found.append(Loss(self.stream.name, what, span, (folder / part.path).as_posix(), now))
+        return found
 
     def refresh(self, look: Look) -> WindowRefresh:
         """Bring the results up to the watermark, or up to the datasets that were built."""
@@ -250,7 +270,7 @@ class Refresher:
         return self.finish(work, self.compute(work)) if isinstance(work, WindowWork) else work
 
     def plan(self, look: Look) -> WindowWork | WindowRefresh:
-        """What there is to compute; when that is nothing, what was done instead."""
+        """What there is to compute; if nothing, what was done instead."""
         if look.watermark is not None and not self.stream.in_event_time:
             look = replace(look, watermark=processing_watermark(self.spec, look.watermark))
         self.repair(look.now, read=False)
@@ -272,7 +292,7 @@ class Refresher:
         return WindowWork(look, new, task, self.table.version + 1)
 
     def _nothing(self, checkpoint: Checkpoint | None, new: Checkpoint) -> WindowRefresh:
-        """Nothing to compute: remember what was looked at, so that it is not looked at again."""
+        """Nothing to compute: record what was checked, so that it is not checked again."""
         if checkpoint is not None:
             new = replace(
                 new, version=checkpoint.version, carried=checkpoint.carried, unsettled=checkpoint.unsettled
@@ -320,7 +340,7 @@ class Refresher:
         return Task(wanted, starts, whole=True, gone=gone, flush=look.flush, trigger=trigger)
 
     def _not_sealed(self, starts: Sequence[Interval], look: Look) -> list[Interval]:
-        """Of starts of windows those that may be computed."""
+        """The starts of windows that may be computed."""
         sealed = look.sealed_for(self.spec)
         return list(starts) if sealed is None else clipped(starts, sealed, ALL.end)
 
@@ -363,8 +383,8 @@ class Refresher:
         )
 
     def _carried(self, checkpoint: Checkpoint) -> list[str] | None:
-        """Files about windows that are open; None when one is missing or damaged, or from before sessions had
-        sums: then all is found again from raw."""
+        """Files of open windows; None if one is missing, damaged, or from before sessions had sums: then
+        everything is read again from raw."""
         paths = [layout.open_rows(self.root) / name for name in checkpoint.carried]
         sums = carries_sums(self.spec)
         if not all(is_whole(path) and (path.suffix == layout.OPEN_SUMS_SUFFIX) == sums for path in paths):
@@ -372,29 +392,30 @@ class Refresher:
         return [str(path) for path in paths]
 
     def _added(self, checkpoint: Checkpoint | None, look: Look) -> list[Part] | None:
-        """Parts of raw since the mark; None when that is not known, or when some went."""
+        """Parts added to raw since the checkpoint; None if unknown, or if parts were removed."""
         if checkpoint is None:
             return None
         try:
             commits = look.raw.commits(after=checkpoint.raw)
-        except StorageError:  # trimmed
+        except StorageError:  # the log was trimmed
             return None
         added: dict[str, None] = {}
         for commit in commits:
-            if EXPIRED in commit.info:  # what it took is sealed
+            if EXPIRED in commit.info:  # what it removed is sealed
                 continue
             if PACKED not in commit.info:
                 if commit.removed:
                     return None
                 added |= dict.fromkeys(commit.added)
-            elif not added.keys().isdisjoint(commit.removed):  # what is new is among others now
+            elif not added.keys().isdisjoint(commit.removed):  # a new part was replaced
                 added = {path: None for path in added if path not in set(commit.removed)}
                 added |= dict.fromkeys(commit.added)
         parts = look.snapshot.by_path
         return [parts[path] for path in added if path in parts]
 
     def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> pa.Table | None:
-        """The used rows of new parts that count where windows may be out already; None: there are none."""
+        """The used rows of new parts that count where windows may be published already; None: there are
+        none."""
         if not added:
             return None
         self.slice_offsets.look(look.snapshot.version, again=False)
@@ -496,7 +517,7 @@ class Refresher:
         )
 
     def _held(self, task: Task, starts: Sequence[Interval]) -> list[str]:
-        """Parts of the results table that may hold what a bucket answers for."""
+        """Parts of the results table that may hold what a bucket computes."""
         snapshot = self.table.snapshot()
         if self.spec.kind.by_time:
             found: dict[str, Part] = {}
@@ -508,8 +529,8 @@ class Refresher:
         return snapshot.paths(snapshot.select(None, {"start": (task.held_from, None)}))
 
     def verify(self, look: Look) -> list[ResultDifference | int]:
-        """Recompute everything and compare; the numbers are of results compared. What raw or the watermark
-        has brought since the last refresh is left to the next one."""
+        """Compute everything again and compare; the numbers count compared results. What raw or the watermark
+        changed since the last refresh is left to the next one."""
         unreadable = [one for one in self.damaged(read=True) if not one.readable]
         if unreadable:
             return [ResultDifference(f"{self.spec.name} {one.part.path}", one.what) for one in unreadable]
@@ -532,15 +553,15 @@ class Refresher:
         return found
 
     def compute(self, work: WindowWork) -> list[FoldedResults]:
-        """Changes nothing but what is staged: several windows may be computed at once."""
+        """Changes nothing but staging: several windows may be computed at once."""
         units = self._units(work.task, work.look, work.batch)
         if not self.spec.kind.by_time:
             units = self._carrying(units)
-        size = sum(Path(path).stat().st_size for unit in units for path in unit.files)
+        size = sum(size_of(path) for unit in units for path in unit.files)
         return self.engine.run(fold, units, f"fold {self.spec.name}", size)
 
     def finish(self, work: WindowWork, folded: Sequence[FoldedResults]) -> WindowRefresh:
-        """Commit what was computed, and remember how far that is."""
+        """Commit what was computed, and record the checkpoint."""
         table, look, batch = self.table, work.look, work.batch
         failpoint("results.after_fold")
         carried = tuple(Path(one.carried).name for one in folded if one.carried is not None)
@@ -567,7 +588,7 @@ class Refresher:
         return WindowRefresh(self.spec.name, results, withdrawn)
 
     def compact(self, now: int) -> int:
-        """Merge small parts of the results of about one size; how many went."""
+        """Merge small parts of the results of similar size; how many were removed."""
         crowded = crowded_results(self.table.snapshot().parts)
         if not crowded:
             return 0
@@ -590,8 +611,8 @@ class Refresher:
         return len(crowded)
 
     def _carrying(self, units: Sequence[FoldUnit]) -> list[FoldUnit]:
-        """With a file for the rows of open windows each, under a name that never was: others read what was
-        carried so far meanwhile, and a process that dies before the mark is set goes on from that."""
+        """The units, each with a new file for the rows of open windows: others may read the previous files
+        meanwhile, and a process that dies before the checkpoint is set continues from those."""
         folder = layout.open_rows(self.root)
         make_folder(folder, top=self.root)
         names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
@@ -602,7 +623,7 @@ class Refresher:
         ]
 
     def _clean_up(self, checkpoint: Checkpoint) -> None:
-        """Rows of windows that were open before are not needed any more, nor is what a crash left."""
+        """Remove files of windows that were open before, and what a crash left."""
         self.table.clean_staging()
         folder = layout.open_rows(self.root)
         for path in folder.iterdir() if folder.is_dir() else ():

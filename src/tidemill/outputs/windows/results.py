@@ -1,7 +1,7 @@
-"""The table of a window's results: its schema, what stands in it, and what a fresh computation changes there.
+"""The table of a window's results: its schema, current results, and the changes of a new computation.
 
 Append-only: a result that changed is a row with the next revision, one that is gone is a row that says so.
-What stands is, for each (window_id, group), the row with the highest revision, unless it is withdrawn.
+The current result of each (window_id, group) is the row with the highest revision, unless it is withdrawn.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from tidemill.storage.tables.table import Table
 STATS: Final = ("start", "end", "tenant", "batch")
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _DICTIONARY: Final = ("tenant", "trigger", "hash")
-_ROW_GROUP: Final = 32_768  # what stands is found by the statistics of row groups
+_ROW_GROUP: Final = 32_768  # current results are found by the statistics of row groups
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 def group_columns(spec: WindowSpec) -> list[str]:
-    """Of the results: what tells those of one instant apart, beside the tenant (which may be one of it)."""
+    """The columns that distinguish results of one instant, besides the tenant (which may be among them)."""
     names = [column_name(column) for column in spec.grouped_by]
     return [name for name in names if name != "tenant"]
 
 
 def results_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
     """window_id, start, end (timestamps), tenant, the group's columns (by `model.names.column_name`),
-    revision, rows, late_rows, first_time, last_time, bytes, trigger, watermark (of the stream when it came
-    out), hash, slices, supersedes (list of window ids), superseded_by, withdrawn, batch (number of the
+    revision, rows, late_rows, first_time, last_time, bytes, trigger, watermark (of the stream when it was
+    published), hash, slices, supersedes (list of window ids), superseded_by, withdrawn, batch (number of the
     commit), then the aggregates by name."""
     groups = {column_name(column): field_type(stream, column) for column in spec.grouped_by}
     return pa.schema(
@@ -78,7 +78,7 @@ def results_schema(spec: WindowSpec, stream: Stream) -> pa.Schema:
 
 
 def results_table(warehouse: Path, spec: WindowSpec, stream: Stream) -> Table:
-    """`windows/<stream>/<window>`, made when it is not there."""
+    """The table `windows/<stream>/<window>`, created if it does not exist."""
     return Table.open(
         layout.results(warehouse, spec.stream, spec.name),
         schema=results_schema(spec, stream),
@@ -89,12 +89,12 @@ def results_table(warehouse: Path, spec: WindowSpec, stream: Stream) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class ResultsFooter:
-    """What a part says of itself."""
+    """The footer of a part."""
 
     stream: str
     window: str
     fingerprint: str  # of the declaration that it was made for
-    batches: tuple[int, ...]  # numbers of the commits that its rows came with; one, unless it was merged
+    batches: tuple[int, ...]  # numbers of the commits of its rows; one, unless it was merged
     merged: bool = False
 
     def to_footer(self) -> dict[str, object]:
@@ -109,7 +109,7 @@ class ResultsFooter:
 
     @staticmethod
     def from_footer(footer: Footer) -> ResultsFooter:
-        """A part that does not say what it was made for is of another declaration, whatever that was."""
+        """Read a footer. A part without a fingerprint counts as made for another declaration."""
         merged = "batches" in footer
         batches = items_in(footer, "batches") if merged else [number_in(footer, "batch")]
         return ResultsFooter(
@@ -126,16 +126,16 @@ class ResultsFooter:
 
 @dataclass(frozen=True, slots=True)
 class ResultScope:
-    """Which standing results a fresh computation answers for."""
+    """Which current results a new computation replaces."""
 
     starts: Sequence[Interval] | None = None  # by_time: windows that start in one of these
     since: Mapping[Key, int] | None = (
-        None  # others: windows of these keys that start at that instant or after it
+        None  # others: windows of these keys that start at or after that instant
     )
     whole: bool = False  # all of them
 
     def may_hold(self, first: int, last: int) -> bool:
-        """Whether a window can be in it that starts between these, both included."""
+        """Whether a window that starts between these, both included, can be in it."""
         if self.whole:
             return True
         by_start = any(wanted.start <= last and wanted.end > first for wanted in self.starts or ())
@@ -143,8 +143,8 @@ class ResultScope:
 
 
 def current_results(spec: WindowSpec, stream: Stream, parts: Sequence[str], scope: ResultScope) -> pa.Table:
-    """What stands in these parts of the results table and lies in the scope (withdrawn ones too, so that
-    their revision goes on), in the schema of the table."""
+    """The newest rows in these parts that lie in the scope (withdrawn ones too, so that their revision
+    continues), in the schema of the table."""
     schema = results_schema(spec, stream)
     found = [schema.empty_table()]
     for path in parts:
@@ -189,7 +189,7 @@ def _starts(file: pq.ParquetFile, group: int) -> tuple[int, int]:
 
 
 def current(table: pa.Table) -> pa.Table:
-    """Of rows of the results table, those that stand, by (start, tenant, window_id, group)."""
+    """The current results among rows of the results table, by (start, tenant, window_id, group)."""
     names = table.column_names
     group = names[names.index("tenant") + 1 : names.index("revision")]
     found = newest(table, group)
@@ -197,15 +197,15 @@ def current(table: pa.Table) -> pa.Table:
 
 
 def known(table: pa.Table) -> pa.Table:
-    """Of rows of the results table, the newest of each window and group that is there, whether or not it
-    meets the condition on results."""
+    """The newest row of each window and group that exists, whether or not it meets the condition on
+    results."""
     names = table.column_names
     found = newest(table, names[names.index("tenant") + 1 : names.index("revision")])
     return found.filter(pc.not_equal(found.column("hash"), NOTHING))
 
 
 def in_order(table: pa.Table, group: Sequence[str]) -> pa.Table:
-    """By (start, tenant, window_id, group), nulls first."""
+    """Sorted by (start, tenant, window_id, group), nulls first."""
     keys: list[Ints | Mask] = []
     for name in ("start", "tenant", "window_id", *group):
         if name == "window_id":
@@ -222,8 +222,8 @@ def in_order(table: pa.Table, group: Sequence[str]) -> pa.Table:
 @dataclass(frozen=True, slots=True)
 class Changes:
     table: pa.Table  # rows to append, by (start, tenant, window_id, group)
-    results: int  # of them, results
-    withdrawn: int  # and results taken back; the rest did not meet the condition on results, and never did
+    results: int  # how many of them are results
+    withdrawn: int  # and how many are withdrawn; the rest never met the condition on results
 
 
 def changes(
@@ -237,15 +237,16 @@ def changes(
     trigger: Trigger,
     again: bool = False,
 ) -> Changes:
-    """Rows to append so that what stands in the scope is what `fresh` (`fresh_schema`) has as closed.
+    """Rows to append so that the current results in the scope are the closed ones of `fresh`
+    (`fresh_schema`).
 
-    A fresh result whose hash is the standing one's, and that is not withdrawn, changes nothing. `trigger` is
-    why a first revision comes out; a later one has `late` or `retraction` (when a slice left, told by fewer
-    rows or slices), or `trigger` again when what stood had come out by `stop`. What stands and is not fresh
-    is withdrawn, unless its window is among the fresh ones that are still open, and what stands of it came
-    out by a stop; when all is computed `again`, since slices may have gone, only what the open window still
-    holds stays. A withdrawn result is superseded by the fresh window of the same tenant and key that overlaps
-    it, if there is one, which names it in `supersedes`; windows of the grid replace nothing.
+    A fresh result with the hash of the current one, which is not withdrawn, changes nothing. `trigger` is why
+    a first revision is published; a later one has `late` or `retraction` (if a slice left, recognised by
+    fewer rows or slices), or `trigger` again if the current one was published by `stop`. A current result
+    that is not fresh is withdrawn, unless its window is fresh and still open and it was published by a stop;
+    if everything is computed `again`, since slices may have gone, only what the open window still holds
+    stays. A withdrawn result is superseded by the fresh window of the same tenant and key that overlaps it,
+    if there is one, which names it in `supersedes`; windows of the grid replace nothing.
     """
     schema = results_schema(spec, stream)
     revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger, watermark, again=again)
@@ -267,7 +268,7 @@ def changes(
 def write_results(
     folder: Path, name: str, spec: WindowSpec, found: Changes, footer: ResultsFooter
 ) -> StagedPart:
-    """What changes as a staged part of the results table."""
+    """Write the changes as a staged part of the results table."""
     return write_part(
         folder,
         name,

@@ -1,6 +1,7 @@
-"""Fresh results against standing ones: which come out, as which revision and why, and which are taken back.
+"""Compares fresh results with current ones: which are published, as which revision and why, and which are
+withdrawn.
 
-Rules on two tables in memory; where nothing stands nothing is compared, however many results are fresh.
+Rules on two tables in memory; without current results nothing is compared.
 """
 
 from __future__ import annotations
@@ -50,34 +51,21 @@ class Revising:
         closed = _mask(fresh.column("closed"))
         before = self._before()
         kept = self._kept()
-        was_hidden = _mask(held.column("withdrawn"))  # from readers: gone, or without meeting the condition
+        # Hidden from readers: gone, or not meeting the condition.
+        was_hidden = _mask(held.column("withdrawn"))
         was_gone = _mask(pc.equal(held.column("hash"), NOTHING))
         there = before >= 0
-        same = np.zeros(there.size, np.bool_)
-        if there.any():
-            rows, olds = np.flatnonzero(there), before[there]
-            equal = pc.equal(_take(fresh, "hash", rows), _take(held, "hash", olds))
-            same[rows] = _mask(equal) & (was_hidden[olds] != kept[rows])
-            # The same slices can hold other rows for it: where windows end follows from rows, those of other
-            # groups too; each aggregation window has slices of its own; and what was judged again after a
-            # retraction met another watermark.
-            for name, new in self._columns():
-                old = _take(held, name, olds)
-                same[rows] &= _alike(new.take(pa.array(rows)).cast(old.type), old, near=name in self._near)
+        same = self._same(before, kept, was_hidden)
         comes = closed & ~same
-        if not spec.kind.one_after_another:  # else where hidden ones begin and end must be known, too
+        if not spec.kind.one_after_another:  # else the bounds of hidden ones are needed too
             comes[~kept] &= there[~kept] & ~was_hidden[before[~kept]] if held.num_rows else False
-        self._rows = np.flatnonzero(comes)  # of fresh: those that come out
+        self._rows = np.flatnonzero(comes)  # of fresh: those that are published
         self._hidden = ~kept[self._rows]
         self._was_hidden = was_hidden
-        self._before_rows = before[self._rows]  # of held: what each of them was, or -1
+        self._before_rows = before[self._rows]  # of held: the previous row of each, or -1
         still = np.zeros(held.num_rows, np.bool_)
         still[before[closed & there]] = True
-        open_ids = self._ids.filter(pa.array(~closed))
-        waits = _mask(pc.is_in(held.column("window_id"), open_ids))
-        if watermark is not None and trigger is not Trigger.STOP:  # a stop brings out buffered rows, too
-            waits |= held.column("start").cast(pa.int64()).to_numpy() > watermark - spec.opens_after
-        waits &= _mask(pc.equal(held.column("trigger"), Trigger.STOP.value))
+        waits = self._waits(closed, watermark)
         if again:  # slices may have gone: only what the open window still holds can stay
             still_held = np.zeros(held.num_rows, np.bool_)
             still_held[before[same & ~closed]] = True
@@ -93,6 +81,33 @@ class Revising:
         for number in np.flatnonzero(was_hidden[self._gone]).tolist():
             self._why[number] = Trigger.HAVING
 
+    def _same(self, before: Ints, kept: Mask, was_hidden: Mask) -> Mask:
+        """Which fresh results are equal to what is held of them, in slices, values and visibility."""
+        there = before >= 0
+        same = np.zeros(there.size, np.bool_)
+        if not there.any():
+            return same
+        fresh, held = self._fresh, self._held
+        rows, olds = np.flatnonzero(there), before[there]
+        equal = pc.equal(_take(fresh, "hash", rows), _take(held, "hash", olds))
+        same[rows] = _mask(equal) & (was_hidden[olds] != kept[rows])
+        # The same slices can give a window other rows: where windows end depends on rows, also of other
+        # groups; each aggregation window has its own slices; and slices that were decided again after a
+        # retraction met another watermark.
+        for name, new in self._columns():
+            old = _take(held, name, olds)
+            same[rows] &= _alike(new.take(pa.array(rows)).cast(old.type), old, near=name in self._near)
+        return same
+
+    def _waits(self, closed: Mask, watermark: int | None) -> Mask:
+        """Which held results a stop published before their windows ended: they stay until those end."""
+        held = self._held
+        open_ids = self._ids.filter(pa.array(~closed))
+        waits = _mask(pc.is_in(held.column("window_id"), open_ids))
+        if watermark is not None and self._trigger is not Trigger.STOP:  # a stop publishes buffered rows too
+            waits |= held.column("start").cast(pa.int64()).to_numpy() > watermark - self._spec.opens_after
+        return waits & _mask(pc.equal(held.column("trigger"), Trigger.STOP.value))
+
     def _kept(self) -> Mask:
         """Which fresh results meet the condition on results."""
         having, fresh = self._spec.having, self._fresh
@@ -103,14 +118,14 @@ class Revising:
         return holds(having.condition, lambda name: (one(fresh.column(names[name])), 0))
 
     def _columns(self) -> Iterator[tuple[str, pa.ChunkedArray]]:
-        """What a result says of its rows: its columns in the table, and fresh."""
+        """The columns of a result that describe its rows: in the table, and fresh."""
         for name in ("end", "rows", "late_rows", "first_time", "last_time", "bytes"):
             yield name, self._fresh.column(name)
         for aggregate in self._spec.aggregates:
             yield aggregate.name, self._fresh.column(VALUE + aggregate.name)
 
     def _before(self) -> Ints:
-        """Of each fresh result, the row of `held` that is about the same, or -1."""
+        """For each fresh result, the row of `held` with the same window and group, or -1."""
         fresh, held = self._fresh, self._held
         before = np.full(fresh.num_rows, -1, np.int64)
         if not (fresh.num_rows and held.num_rows):
@@ -163,7 +178,7 @@ class Revising:
         return np.flatnonzero(np.isin(mine, theirs))
 
     def _windows(self, rows: Ints) -> list[Gone]:
-        """Of rows of `held`."""
+        """The windows of rows of `held`."""
         some = self._held.take(pa.array(rows))
         keys = [some.column(column_name(name)).to_pylist() for name in self._spec.key]
         start, end = (some.column(name).cast(pa.int64()).to_pylist() for name in ("start", "end"))
@@ -181,8 +196,8 @@ class Revising:
                 self._why[number] = Trigger.LATE
             if heir.by is not None:
                 self._heirs.name(heir.by, [gone])
-        # What was taken back before its heir was out is named once the heir is; an heir that never came out
-        # left its place to another.
+        # A window that was withdrawn before its successor was published names it once it is; if the successor
+        # was never published, another takes its place.
         known = {*self._ids.to_pylist(), *self._held.column("window_id").to_pylist()}
         was_by = _take(self._held, "superseded_by", self._past).to_pylist()
         for gone, by in zip(self._windows(self._past), was_by, strict=True):
@@ -193,7 +208,7 @@ class Revising:
     # -- rows to append; watermark and batch are said of all of them at once
 
     def results(self) -> pa.Table:
-        """Those that come out."""
+        """The results that are published."""
         fresh = self._fresh.take(pa.array(self._rows))
         count = fresh.num_rows
         columns: dict[str, pa.Array | pa.ChunkedArray] = {
@@ -221,7 +236,7 @@ class Revising:
         return revisions
 
     def _triggers(self) -> pa.Array:
-        """Why each of them comes out."""
+        """Why each of them is published."""
         why = np.zeros(self._rows.size, np.int32)
         there = np.flatnonzero(self._before_rows >= 0)
         if there.size:
@@ -233,7 +248,7 @@ class Revising:
             again = _mask(pc.is_in(_take(self._held, "trigger", olds), first))
             if self._trigger is not Trigger.STOP:
                 why[there] = np.where(again, 0, np.where(fewer, 2, 1))
-        never = self._hidden.copy()  # and did not stand before
+        never = self._hidden.copy()  # and was not visible before
         never[there] &= self._was_hidden[self._before_rows[there]]
         why[never] = 3
         triggers = [each.value for each in (self._trigger, Trigger.LATE, Trigger.RETRACTION, Trigger.HAVING)]
@@ -247,7 +262,7 @@ class Revising:
         return pa.array([self._heirs.superseded_by(name) for name in ids.to_pylist()], _LISTS)
 
     def withdrawn(self) -> pa.Table:
-        """Those that are taken back."""
+        """The results that are withdrawn."""
         held = self._held.take(pa.array(self._gone))
         count = held.num_rows
         kept = ("window_id", "start", "end", "tenant", *self._group)
@@ -278,8 +293,8 @@ def _mask(column: pa.ChunkedArray | pa.Array) -> Mask:
 
 
 def _alike(a: pa.ChunkedArray, b: pa.ChunkedArray, *, near: bool) -> Mask:
-    """Where both hold the same: nothing and nothing, and no number and no number, are the same. `near`: what
-    is rounded on the way is the same to twelve digits."""
+    """Where both are equal; null equals null, and NaN equals NaN. `near`: values that were rounded on the way
+    are compared to twelve digits."""
     equal = pc.or_(pc.fill_null(pc.equal(a, b), False), pc.and_(pc.is_null(a), pc.is_null(b)))
     if pa.types.is_floating(a.type):
         equal = pc.or_(equal, pc.fill_null(pc.and_(pc.is_nan(a), pc.is_nan(b)), False))

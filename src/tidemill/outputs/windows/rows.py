@@ -1,7 +1,7 @@
-"""Rows of raw as streaming windows see them: used ones only, typed, at the instant they count at.
+"""Rows of raw as streaming windows use them: only used ones, typed, at the instant they count at.
 
-The extracting kernel reads each part of raw once and sets narrow rows down in one file per bucket, so that
-whoever folds a bucket has all it needs and nothing else. It decides nothing but what `WindowSpec.fate` says.
+The extracting kernel reads each part of raw once and writes narrow rows to one file per bucket, so that a
+fold reads exactly what it needs. `WindowSpec.fate` decides which rows are used.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from tidemill.outputs.windows.wanted import (
     field_type,
     row_schema,
 )
+from tidemill.storage.bucket_path import local_copy, on_disk, warehouse_path
 from tidemill.storage.files import storage_errors
 
 __all__ = [
@@ -59,11 +60,11 @@ __all__ = [
     "rows_of",
 ]
 
-_HELD_BYTES: Final = 32 << 20  # of rows on their way to their files
+_HELD_BYTES: Final = 32 << 20  # bytes of rows that are buffered for their files
 
 
 def extract(unit: ExtractUnit) -> Iterator[Extracted]:
-    """The wanted rows of the unit's parts, set down in its folder."""
+    """Write the rows in scope of the unit's parts to its folder."""
     with _Files(unit) as files:
         for table, row, bucket in RowReader(unit).read():
             files.add(table, row, bucket)
@@ -72,12 +73,11 @@ def extract(unit: ExtractUnit) -> Iterator[Extracted]:
 
 
 class _Files:
-    """One file per bucket. Streams of record batches: what is held is bounded, and each batch brings its own
-    dictionaries."""
+    """One file per bucket, each a stream of record batches with their own dictionaries; memory is bounded."""
 
     def __init__(self, unit: ExtractUnit) -> None:
         self._schema = row_schema(unit.spec, unit.stream)
-        self._folder, self._name = Path(unit.folder), unit.name
+        self._folder, self._name = warehouse_path(unit.folder), unit.name
         self._attempt = uuid.uuid4().hex
         self._held: list[tuple[pa.Table, Ints]] = []
         self._held_bytes = 0
@@ -92,7 +92,7 @@ class _Files:
         self._close()
 
     def add(self, table: pa.Table, row: Ints | None, bucket: Ints) -> None:
-        """Rows and the bucket of each; `row` when they are not all of the table, each once."""
+        """Add rows with the bucket of each; `row` selects rows of the table."""
         if row is not None:
             table = table.take(pa.array(row))
         self._held.append((table, bucket))
@@ -119,20 +119,20 @@ class _Files:
         path = self._folder / f"{self._name}-{bucket:05d}.rows"
         with storage_errors("write the rows", path):
             if bucket not in self._open:
-                sink = pa.OSFile(str(self._temporary(path)), "wb")
+                sink = pa.OSFile(str(on_disk(self._temporary(path))), "wb")
                 self._open[bucket] = sink, ipc.new_stream(sink, self._schema)
                 self.paths[bucket] = str(path)
             self._open[bucket][1].write_table(table)
 
     def _temporary(self, path: Path) -> Path:
-        """Where an attempt writes: two attempts at one unit never share a file."""
+        """The path an attempt writes to: two attempts at one unit never share a file."""
         return path.with_name(f".{path.name}.{self._attempt}.tmp")
 
     def finish(self) -> None:
         self._flush()
         self._close()
         with storage_errors("write the rows", self._folder):
-            for path in map(Path, self.paths.values()):
+            for path in map(warehouse_path, self.paths.values()):
                 self._temporary(path).replace(path)
 
     def _close(self) -> None:
@@ -152,23 +152,23 @@ def rows_of(spec: WindowSpec, stream: Stream, files: Sequence[str]) -> pa.Table:
 
 def _read(path: str) -> pa.Table:
     with storage_errors("read the rows", path):
-        return ipc.open_stream(pa.memory_map(path)).read_all()
+        return ipc.open_stream(pa.memory_map(str(local_copy(path)))).read_all()
 
 
 def _whole(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """One table, one chunk per column."""
+    """The tables as one, one chunk per column."""
     filled = [table for table in tables if table.num_rows] or [schema.empty_table()]
     table = pa.concat_tables(filled).unify_dictionaries()
     return pa.Table.from_arrays([one(column) for column in table.columns], schema=schema)
 
 
 def _order(at: Ints, seq: Ints, line: Ints) -> Ints | None:
-    """Row numbers in order; None when they are so already. By instant first, and the rest only where
-    that is equal: to sort all of them by three keys takes several times as long."""
+    """Row numbers in order; None if they already are. Sorted by instant first, and by the rest only where
+    that is equal: sorting all rows by three keys takes several times as long."""
     rises = np.diff(at)
     if (rises > 0).all():
         return None
-    # stable: rows come in a few runs that are sorted already, which such a sort merges
+    # stable: rows are a few sorted runs, which such a sort merges quickly
     order = np.arange(at.size) if (rises >= 0).all() else np.argsort(at, kind="stable")
     tie = np.diff(at[order]) == 0
     if not tie.any():

@@ -1,6 +1,6 @@
-"""Which window took the place of one that is gone: the fresh one of the same tenant and key that overlaps it.
+"""Finds which window replaced one that is gone: the fresh one of the same tenant and key that overlaps it.
 
-Only windows that follow from the rows can replace each other; those of the grid never do.
+Only windows that follow from the rows can replace each other; those of a grid never do.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Live:
     start: int
     end: int
     open: bool
-    written: bool  # something of it comes out now
+    written: bool  # something of it is published now
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A window of which a result is no more."""
+    """A window of which a result is gone."""
 
     id: str
     key: Key
@@ -35,16 +35,16 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Heir:
-    overlapped: bool  # a fresh window lies where it lay
-    by: str | None  # the one that says it took its place
+    overlapped: bool  # a fresh window overlaps it
+    by: str | None  # the window that replaced it
 
 
 @dataclass(slots=True)
 class Heirs:
-    """Fresh windows by key, each key's in order: their starts rise, and so do their ends."""
+    """Fresh windows by key, those of each key in order: starts and ends ascend."""
 
     live: Mapping[Key, Sequence[Live]]
-    named: dict[str, list[Gone]] = field(default_factory=dict)  # by the window that took their place
+    named: dict[str, list[Gone]] = field(default_factory=dict)  # by the window that replaced them
 
     def of(self, gone: Gone) -> Heir:
         windows = self.live.get(gone.key, ())
@@ -52,15 +52,16 @@ class Heirs:
         high = bisect_left(windows, gone.end, key=lambda window: window.start)
         over = windows[low:high]
         heirs = [window for window in over if window.id != gone.id and (window.written or window.open)]
-        lives_on = any(window.id == gone.id for window in over)  # another group of it: nothing replaced it
+        # It still has another group: nothing replaced it.
+        lives_on = any(window.id == gone.id for window in over)
         if lives_on or not heirs:
             return Heir(bool(over), None)
-        return Heir(True, min(heirs, key=lambda window: window.open).id)  # the first one that is out
+        return Heir(True, min(heirs, key=lambda window: window.open).id)  # the first one that is published
 
     def name(self, by: str, gone: Iterable[Gone]) -> None:
         self.named.setdefault(by, []).extend(gone)
 
     def superseded_by(self, window: str) -> list[str]:
-        """Ids of those whose place a window took, oldest first."""
+        """Ids of the windows that a window replaced, oldest first."""
         found = {(gone.start, gone.id) for gone in self.named.get(window, ())}
         return [name for _, name in sorted(found)]

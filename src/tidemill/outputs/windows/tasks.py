@@ -1,4 +1,4 @@
-"""What has to be computed of a window, and how it is cut into buckets.
+"""What is to be computed of a window, and how it is split into buckets.
 
 Pure planning: nothing is read or run here.
 """
@@ -17,9 +17,10 @@ from tidemill.outputs.windows.keys import Key
 from tidemill.outputs.windows.rows import RowScope
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
-BUCKET_BYTES: Final = 4 << 20  # of raw that is worth a task of its own …
+BUCKET_BYTES: Final = 4 << 20  # bytes of raw that are worth a task of their own …
 MOST_BYTES: Final = 64 << 20  # … and that one may hold in memory
-ALL: Final = Interval(MIN_INSTANT - MAX_INSTANT, 2 * MAX_INSTANT)  # windows may begin before time does
+# Windows may begin before the first instant.
+ALL: Final = Interval(MIN_INSTANT - MAX_INSTANT, 2 * MAX_INSTANT)
 _SAMPLES: Final = 64
 
 
@@ -28,20 +29,20 @@ class Task:
     """What has to be computed."""
 
     wanted: RowScope
-    starts: Sequence[Interval] = ()  # by_time: windows that start in these are answered for …
-    only: Sequence[Interval] | None = None  # … and of those, only these may stand; None: by the watermark
+    starts: Sequence[Interval] = ()  # by_time: the starts of the windows to compute …
+    only: Sequence[Interval] | None = None  # … and of those that may be published; None: by the watermark
     again: Mapping[Key, int] = field(default_factory=dict)
     whole: bool = False
-    gone: bool = False  # slices may have gone since what stands was computed
+    gone: bool = False  # slices may have gone since the results were computed
     held_from: int | None = None  # no result with an earlier start is concerned; None: any may be
     carried: Sequence[str] = ()
-    floor: int | None = None  # windows for a row that start before this are out already
+    floor: int | None = None  # windows for a row that start before this are already published
     flush: bool = False
     trigger: Trigger = Trigger.WATERMARK
 
 
 def first_trigger(spec: WindowSpec, *, flush: bool) -> Trigger:
-    """Why a window comes out for the first time."""
+    """Why a window is published for the first time."""
     if flush:
         return Trigger.STOP
     return {WindowKind.COUNT: Trigger.COUNT, WindowKind.STATE: Trigger.STATE}.get(
@@ -51,12 +52,12 @@ def first_trigger(spec: WindowSpec, *, flush: bool) -> Trigger:
 
 def processing_watermark(spec: WindowSpec, now: int) -> int:
     """Up to where a window is complete at a tick, in processing time: rows may still arrive in the instant of
-    the tick, and join a window that holds its own end."""
+    the tick, and join a window that includes its own end."""
     return now - spec.next_open
 
 
 def closing(spec: WindowSpec, before: int | None, watermark: int) -> list[Interval]:
-    """Starts of windows of the grid that end after `before` and at the watermark or earlier."""
+    """Starts of windows of the grid that end after `before` and at or before the watermark."""
     low = ALL.start if before is None else before - spec.size + 1
     high = watermark - spec.size + 1
     first = -(-low // spec.step) * spec.step
@@ -78,12 +79,13 @@ def parts_for(spec: WindowSpec, raw: Snapshot, spans: Sequence[Interval]) -> lis
 
 
 def buckets_for(size: int, cores: int) -> int:
-    """How many pieces the work is cut into: one a core when it is worth it, more when memory wants it."""
+    """How many buckets the work is split into: one for each core if it is large enough, more to bound
+    memory."""
     return max(1, min(cores, size // BUCKET_BYTES), -(-size // MOST_BYTES))
 
 
 def cuts_for(spec: WindowSpec, parts: Sequence[Part], starts: Sequence[Interval], buckets: int) -> list[int]:
-    """Starts of windows at which one bucket ends and the next begins, so that each has about as many rows."""
+    """Starts of windows at which a bucket ends and the next begins, so that all have about as many rows."""
     if buckets == 1 or not parts or not starts:
         return []
     times, weights = [], []

@@ -1,6 +1,6 @@
-"""Holds results against a computation from raw: every value, not only the hash of what they were made of.
+"""Compares results with a computation from raw: every value, not only the hash of their slices.
 
-It writes nothing and mends nothing.
+It writes and repairs nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemill.outputs.windows.results import changes, current
 
 _STORY: Final = frozenset(
     {"revision", "trigger", "watermark", "supersedes", "superseded_by", "withdrawn", "batch"}
-)  # how it came about, which a computation does not tell
+)  # columns about how it came about, which a computation does not show
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ResultDifference:
 
 
 def check(unit: FoldUnit) -> Iterator[ResultDifference | int]:
-    """What differs in a bucket; last, how many results were compared."""
+    """The differences in a bucket; last, how many results were compared."""
     rows = rows_in(unit)
     fresh = computed(unit, rows)
     held = held_by(unit, rows)
@@ -73,7 +73,7 @@ def _by_key(spec: WindowSpec, table: pa.Table) -> dict[tuple[object, ...], dict[
 
 
 def _begins_after(spec: WindowSpec, row: dict[str, object], watermark: int | None) -> bool:
-    """Rows after the watermark are no window yet, except to a stop."""
+    """Rows after the watermark make no window yet, except for a stop."""
     return watermark is None or int(str(row["start"])) > watermark - spec.opens_after
 
 

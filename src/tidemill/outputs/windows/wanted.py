@@ -1,6 +1,6 @@
-"""Rows of streaming windows on their way: how they look, which are wanted, and where they are set down.
+"""Rows of streaming windows between kernels: their columns, which are in scope, and the files they are in.
 
-Types alone: what reads and writes them are `reading` and `rows`.
+Types only; `reading` and `rows` read and write them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemill.outputs.windows.keys import Key
 
 AT: Final = "at"  # int64: the instant it counts at (`WindowSpec.counts_at`)
 TIME: Final = "time"  # int64: its event time
-SEQ: Final = "seq"  # int64: place of its slice in the ledger
+SEQ: Final = "seq"  # int64: ledger offset of its slice
 LINE: Final = "line"  # int64
 NAME: Final = "name"  # dictionary<int32, string>: `SliceEntry.name` of its slice
 LATE: Final = "late"  # bool
@@ -46,10 +46,10 @@ class RowScope:
 
     span: Interval  # the instants they count at
     starts: Sequence[Interval] | None = None  # by_time: rows of windows that start in one of these
-    again: Mapping[Key, int] | None = None  # others: rows of these keys alone, each from that instant on …
-    since: int | None = None  # … and with `again` rows of all keys that count at this instant or after it
-    # `close: complete`: of rows whose event time lies in an aggregation window, only those whose slice (id)
-    # it was built of; disjoint, sorted; others not at all
+    again: Mapping[Key, int] | None = None  # others: only rows of these keys, each from that instant on …
+    since: int | None = None  # … and with `again` rows of all keys that count at or after this instant
+    # `close: complete`: of the rows in an aggregation window, only those whose slice (id) it was built from;
+    # no other rows. Disjoint, sorted
     slices: Mapping[Interval, frozenset[str]] | None = None
 
 
@@ -58,7 +58,7 @@ class ExtractUnit:
     spec: WindowSpec
     stream: Stream
     parts: Sequence[str]  # absolute paths of raw parts
-    ledger: Mapping[str, RowPosition]  # by slice id; rows of a slice that is not in it are left out
+    ledger: Mapping[str, RowPosition]  # by slice id; rows of other slices are left out
     wanted: RowScope
     cuts: Sequence[int] = ()  # by_time: bucket i holds windows that start in [cuts[i-1], cuts[i])
     buckets: int = 1  # others: by a hash of the key
@@ -69,14 +69,14 @@ class ExtractUnit:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """Files of one unit: Arrow IPC, rows in no particular order; a bucket without rows has none."""
+    """Files of one unit: Arrow IPC, rows in no particular order; none for a bucket without rows."""
 
     files: Mapping[int, str] = field(default_factory=dict)  # bucket -> path
     rows: int = 0
 
 
 def field_type(stream: Stream, column: str) -> pa.DataType:
-    """How a field is held once it is read from payloads."""
+    """The type of a field once it is read from payloads."""
     return declared_column(stream, column).arrow
 
 

@@ -1,6 +1,6 @@
-"""What the command line and the API both say, as documents: one shape, one spelling, for either of them.
+"""The JSON documents that the command line and the API share.
 
-Only spells: nothing here decides, reads a table or knows a terminal.
+They only format: nothing here decides, reads a table or knows a terminal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         windows,
     )
 else:
-    # Loaded when it is first used: a command that prints text makes no document, and most need one module.
+    # Loaded on first use: a command that prints text makes no document, and most need one module.
     def __getattr__(name: str) -> ModuleType:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What one number of an answer is made of, as plain data with stable snake_case keys. Only spells."""
+"""What one number of an answer is made from, as plain data with stable snake_case keys. Only formats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def cell(of: Cell, stale: Collection[int]) -> Document:
-    """`stale` are the starts of 5s tiles that are."""
+    """`stale` are the starts of stale 5s tiles."""
     return {
         "stream": of.answer.stream,
         "metric": of.answer.metric,
@@ -49,9 +49,11 @@ def _bounds(span: Interval) -> Document:
 
 
 def event(of: Mapping[str, object]) -> Document:
-    met, time = of["watermark"], of["event_time"]
+    met, time, payload = of["watermark"], of["event_time"], of["payload"]
+    if payload is None:  # its row has expired
+        return {**of, "late": None}
     late = met is not None and time <= met  # type: ignore[operator]
-    return {**of, "late": late, "payload": Verbatim(str(of["payload"]))}
+    return {**of, "late": late, "payload": Verbatim(str(payload))}
 
 
 def _tile(of: TileState, stale: Collection[int]) -> Document:

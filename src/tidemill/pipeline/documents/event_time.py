@@ -1,6 +1,6 @@
 """Rows, watermarks, late rows and explanations as plain data with stable snake_case keys.
 
-Only spells: what is late and what became of it was decided elsewhere.
+Only formats: what is late, and what was done with it, was decided elsewhere.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _datasets(of: ExplainedDatasets) -> Document:
 
 
 def done_words(done: Sequence[Mapping[str, object]]) -> str:
-    """What became of one late row; without windows it is where all rows are."""
+    """What was done with one late row; without windows, that it is in raw and rollups."""
     return ", ".join(f"{one['window']} {str(one['fate']).replace('_', ' ')}" for one in done) or (
         "kept in raw and rollups"
     )

@@ -1,4 +1,4 @@
-"""The gateway as plain data: how it is set, where one that runs stands, and what a server began with.
+"""The gateway as plain data: its settings, the status of a running one, and the address of a server.
 
 Durations are spelled `10ms`, instants as RFC 3339; sizes are bytes.
 """
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from tidemill.ingest.health import IngestHealth
     from tidemill.pipeline.reports import StreamStatus
     from tidemill.pipeline.scrub_progress import ScrubStatus
+    from tidemill.storage.sessions import OpenSession
     from tidemill.storage.state.faults import Fault
 
 
 def settings(of: GatewaySettings) -> Document:
-    """How events are gathered, and what memory they may take."""
+    """How events are gathered, and how much memory they may use."""
     window = of.window.model_dump()
     spelled = {key: format_duration(window[key]) for key in window if key not in ("kind", "target")}
     return {
@@ -75,15 +76,17 @@ def project_status(
     faults: Sequence[Fault],
     scrub: ScrubStatus,
     ingest: IngestHealth,
+    sessions: Sequence[OpenSession],
 ) -> Document:
-    """The streams, how the gateway is set, the gateways that run, what the scrub found, and what is wrong on
-    the way in."""
+    """The streams, the settings of the gateway, running gateways, what the scrub found, problems of
+    ingestion, and the Spark sessions of running processes."""
     return {
         **stream_status(now, streams, faults),
         "scrub": scrub_standing(scrub, now),
         "gateway": settings(gateway),
         "gateways": [status(one) for one in running],
         "ingest": health(ingest),
+        "spark": [{"pid": one.pid, "master": one.master, "ui": one.ui} for one in sessions],
     }
 
 

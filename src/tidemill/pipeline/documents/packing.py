@@ -1,4 +1,4 @@
-"""What packing did or would do, as plain data. Says what the packer says, and works nothing out."""
+"""What packing did or would do, as plain data. Only formats."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def packing(steps: Sequence[PackStep], done: Sequence[Packed] | None, waiting: Mapping[str, int]) -> Document:
-    """The plan, and what became of it once it was carried out; by stream how many slices wait for others."""
+    """The plan, and the outcome once it was carried out; by stream how many slices wait for others."""
     return {
         "steps": [step(one) for one in steps],
         "packed": None if done is None else [packed(one) for one in done],

@@ -1,6 +1,6 @@
 """Results of streaming windows as plain data with stable snake_case keys.
 
-Only spells: what stands, and what came out why, was decided elsewhere.
+Only formats: what is current, and why, was decided elsewhere.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.model.names import column_name
-from tidemill.pipeline.documents.shapes import Document, instant, unending
+from tidemill.pipeline.documents.shapes import Document, instant, missing_span, unending
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidemill.model.completeness import Missing
     from tidemill.model.streaming import WindowSpec
     from tidemill.outputs.windows.reader import ResultStatus
     from tidemill.outputs.windows.refresh import WindowRefresh
@@ -28,9 +29,10 @@ BEFORE_VALUES = (
 )  # fmt: skip
 
 
-def results(spec: WindowSpec, rows: pa.Table, *, more: bool) -> Document:
+def results(spec: WindowSpec, rows: pa.Table, missing: Sequence[Missing], *, more: bool) -> Document:
     listed = [result(spec, row) for row in rows.to_pylist()]
-    return {"stream": spec.stream, "window": spec.name, "results": listed, "more": more}
+    lost = [missing_span(one) for one in missing]
+    return {"stream": spec.stream, "window": spec.name, "results": listed, "missing": lost, "more": more}
 
 
 def result(spec: WindowSpec, row: Mapping[str, object]) -> Document:
@@ -44,7 +46,7 @@ def result(spec: WindowSpec, row: Mapping[str, object]) -> Document:
 
 
 def group_columns(spec: WindowSpec) -> Mapping[str, str]:
-    """What the results of one instant are told apart by, and the column it is in."""
+    """What distinguishes results of one instant, and the column it is in."""
     return {name: column_name(name) for name in spec.grouped_by}
 
 
@@ -71,7 +73,7 @@ def standings(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> 
 
 
 def refreshed(done: Sequence[WindowRefresh]) -> Document:
-    """What came out of each window."""
+    """What was published for each window."""
     return {one.window: {"results": one.results, "withdrawn": one.withdrawn} for one in done if not one.idle}
 
 

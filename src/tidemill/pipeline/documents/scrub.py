@@ -1,9 +1,10 @@
-"""What a scrub found, and how far the one in the background is, as plain documents."""
+"""What a scrub found, and the progress of the one in the background, as plain documents."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidemill.model.damage import FileKind
 from tidemill.model.time import format_duration, format_instant
 from tidemill.pipeline.documents.shapes import Document
 
@@ -38,12 +39,14 @@ def known_damage(of: KnownDamage) -> Document:
 
 
 def remedy(of: Damage) -> str:
-    """The command that repairs it, as far as it can be."""
+    """The command that repairs it, as far as possible."""
+    if of.kind is FileKind.STATE:
+        return "tidemill recover"
     return f"tidemill repair {of.stream}".rstrip()
 
 
 def standing(of: ScrubStatus, now: int) -> Document:
-    """For `status`: the last full pass with its age, the one under way, and what is damaged."""
+    """For `status`: the last full pass with its age, the current one, and what is damaged."""
     last = None
     if of.last_full is not None:
         last = {**_pass(of.last_full), "age": format_duration(max(0, now - of.last_full.started))}

@@ -1,4 +1,4 @@
-"""What a search found and what there is to ask for, as plain data with stable snake_case keys.
+"""Search results and the catalog as plain data with stable snake_case keys.
 
 Payloads stay as they were sent, digit by digit; nothing is read into floats.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidemill.query.search.searching import SearchPage, SearchPlan
 
 _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]")
-_FAR: Final = 30  # digits before or after the point that are still written out
+_FAR: Final = 30  # digits before or after the point that are written out
 
 
 def found(name: str, of: SearchPage) -> Document:
@@ -37,14 +37,14 @@ def found(name: str, of: SearchPage) -> Document:
 
 
 def payload(text: str | None) -> Verbatim | str | None:
-    """The JSON that was sent, on one line and in ASCII; what is none, as a text."""
+    """The JSON that was sent, on one line and in ASCII; what is not JSON, as a string."""
     if text is None:
         return None
     try:
         json.loads(text, parse_int=str, parse_float=str, parse_constant=_refused)
     except (ValueError, RecursionError):
         return text
-    # Inside JSON, line breaks stand between values only, and other letters in texts only.
+    # In JSON, line breaks occur only between values, and non-ASCII letters only in strings.
     return Verbatim(_NOT_PLAIN.sub(lambda one: " " if one[0] in "\t\r\n" else json.dumps(one[0])[1:-1], text))
 
 
@@ -116,7 +116,7 @@ def _value(of: str | bool | Decimal) -> object:
 
 
 def spelled(number: Decimal) -> str:
-    """A number exactly, and no longer than it has to be: somebody may send 1e99999999."""
+    """A number exactly, and no longer than necessary: 1e99999999 stays short."""
     if abs(number.adjusted()) > _FAR:
         return format(number, "E")
     text = format(number, "f")

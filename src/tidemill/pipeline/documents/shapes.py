@@ -8,11 +8,12 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from tidemill.model.errors import QueryError, TidemillError
 from tidemill.model.levels import NAMES
@@ -24,47 +25,86 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.ingest.landing import Landed, LandedMany
-    from tidemill.model.completeness import Completeness, Pending
+    from tidemill.model.completeness import Completeness, Missing, Pending
     from tidemill.pipeline.recover import Recovered
     from tidemill.pipeline.repair import Repaired, RepairPlan, RepairStep
     from tidemill.pipeline.reports import SourceStatus, StreamStatus
     from tidemill.pipeline.verify import Audit
     from tidemill.query import Answer, Explanation
+    from tidemill.query.as_of import Change, Past
     from tidemill.query.cover import CoverPiece
-    from tidemill.query.past import Change, Past
     from tidemill.storage.state.faults import Fault
 
-Document = Mapping[str, object]  # what a command prints and a route answers, and every object inside it
+Document = Mapping[str, object]  # what a command prints and a route responds with, and every object in it
 
 
 @dataclass(frozen=True, slots=True)
 class Verbatim:
-    """JSON that goes out as it is."""
+    """JSON that is written as it is."""
 
     text: str
 
 
 def dumps(value: object) -> str:
     """Compact JSON. The standard encoder would turn decimals into floats or refuse them."""
+    written = _WRITERS.get(type(value))
+    return _written(value) if written is None else written(value)
+
+
+def _written(value: object) -> str:
+    """JSON of a value whose type is derived from one of those that are looked up."""
+    for kind, written in _WRITERS.items():
+        if isinstance(value, kind):
+            return written(value)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{json.dumps(str(key))}:{dumps(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, Verbatim):
-        return value.text
-    if isinstance(value, Decimal):
-        return format(value, "f")
-    if isinstance(value, datetime):
-        return f'"{format_instant(from_datetime(value))}"'
+        return _object(value)
     if isinstance(value, bytes):
         return json.dumps(value.decode("utf-8", "backslashreplace"))
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ",".join(map(dumps, value)) + "]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return json.dumps(unending(value))
+        return _array(value)
     return json.dumps(value)
 
 
+def _object(value: Mapping[object, object]) -> str:
+    return "{" + ",".join([f"{_key(str(key))}:{dumps(item)}" for key, item in value.items()]) + "}"
+
+
+def _array(value: Sequence[object]) -> str:
+    return "[" + ",".join([dumps(item) for item in value]) + "]"
+
+
+def _float(value: float) -> str:
+    return float.__repr__(value) if math.isfinite(value) else json.dumps(unending(value))
+
+
+@lru_cache(maxsize=1024)  # the rows of an answer share their names
+def _key(name: str) -> str:
+    return json.dumps(name)
+
+
+@lru_cache(maxsize=1024)  # and many of them their bucket
+def _instant(value: datetime) -> str:
+    return f'"{format_instant(from_datetime(value))}"'
+
+
+# By the exact type: an answer can have many values, and asking each what it is an instance of takes longer.
+_WRITERS: Final[Mapping[type, Callable[..., str]]] = {
+    dict: _object,
+    list: _array,
+    tuple: _array,
+    str: json.JSONEncoder().encode,
+    bool: {True: "true", False: "false"}.__getitem__,
+    int: int.__repr__,
+    float: _float,
+    type(None): lambda _none: "null",
+    Decimal: lambda number: format(number, "f"),
+    datetime: _instant,
+    Verbatim: lambda one: one.text,
+}
+
+
 def unending(value: float) -> str:
-    """JSON has no numbers for what infinities lead to."""
+    """A string for an infinity or NaN, which JSON lacks."""
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
@@ -122,7 +162,7 @@ def entry(of: SliceEntry) -> Document:
 
 
 def _json(text: str) -> object:
-    """What a sender said; should it not be JSON, the text itself."""
+    """What a sender attached; if it is not JSON, as a string."""
     try:
         said: object = json.loads(text)
     except (ValueError, RecursionError):
@@ -168,7 +208,7 @@ def total(parts: Sequence[Counts]) -> Counts:
 
 
 def status(now: int, streams: Sequence[StreamStatus], faults: Sequence[Fault]) -> Document:
-    """Where the streams stand; `faults` are those of work that is for all of them."""
+    """The status of the streams; `faults` are those of work that concerns all of them."""
     return {
         "now": format_instant(now),
         "faults": [fault(one) for one in faults],
@@ -177,7 +217,7 @@ def status(now: int, streams: Sequence[StreamStatus], faults: Sequence[Fault]) -
 
 
 def fault(of: Fault) -> Document:
-    """Why an output of a stream cannot be worked on; `stream` is null where it is no single one's."""
+    """Why an output of a stream cannot be worked on; `stream` is null if it concerns all streams."""
     return {
         "stream": of.stream or None,
         "output": of.output,
@@ -270,7 +310,7 @@ def quarantine(stream: str, rows: pa.Table, *, more: bool) -> Document:
 
 
 def quarantined(rows: pa.Table) -> list[Document]:
-    """Payloads as text; those that are not UTF-8 as base64 beside it."""
+    """Payloads as text; those that are not UTF-8 as base64."""
     return [{**row, **_payload(row["payload"])} for row in rows.to_pylist()]
 
 
@@ -300,7 +340,7 @@ def answer(of: Answer) -> Document:
 
 
 def past(of: Past) -> Document:
-    """As of when an answer is; what is missing from it is in its completeness, too."""
+    """The instant that an answer is as of; what is missing is also in its completeness."""
     return {
         "at": format_instant(of.at),
         "changed": of.changed,
@@ -332,12 +372,13 @@ def completeness(of: Completeness) -> Document:
         "as_of": instant(of.as_of),
         "watermark": instant(of.watermark),
         "data": interval(of.data),
-        "missing": [
-            {"span": interval(one.span), "why": one.why, "detail": one.detail, "remedy": one.remedy}
-            for one in of.missing
-        ],
+        "missing": [missing_span(one) for one in of.missing],
         "pending": [pending(one) for one in of.pending],
     }
+
+
+def missing_span(of: Missing) -> Document:
+    return {"span": interval(of.span), "why": of.why, "detail": of.detail, "remedy": of.remedy}
 
 
 def pending(of: Pending) -> Document:

@@ -1,6 +1,6 @@
-"""Answers of SQL statements, and the views there are, as plain data.
+"""Answers of SQL statements, and the views, as plain data.
 
-Only spells. A value of SQL that JSON has no kind for is spelled as ISO 8601 does.
+Only formats. Values of types that JSON lacks are spelled as in ISO 8601.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def answer(of: SqlAnswer) -> Document:
 
 
 def lacks(of: SqlAnswer) -> Document:
-    """By stream that was read."""
+    """Completeness, by stream that was read."""
     return {stream: completeness(one) for stream, one in of.completeness.items()}
 
 
@@ -38,7 +38,7 @@ def views(of: Mapping[str, Sequence[tuple[str, str]]]) -> Document:
 
 
 def value(of: object) -> object:
-    """A value of a row as JSON can have it; instants and decimals are spelled where all are."""
+    """A value of a row as JSON; instants and decimals are spelled as everywhere."""
     if isinstance(of, Mapping):
         return {str(name): value(each) for name, each in of.items()}
     if isinstance(of, datetime):

@@ -1,4 +1,4 @@
-"""What the mill did or would do, as plain data: a round, a retraction, an expiry, what is made again.
+"""What the mill did or would do, as plain data: a round, a retraction, an expiry, a rebuild.
 
 Streams that had nothing to do in a round are left out.
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def tick(report: TickReport, *, details: bool) -> Document:
-    """What a tick did; each tile and window with its reason only when asked for."""
+    """What a round did; each tile and window with its reason only on request."""
     return {
         "now": format_instant(report.now),
         "took": took(report.seconds),
@@ -46,11 +46,11 @@ def tick(report: TickReport, *, details: bool) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A stream that something was done for."""
+    """A stream for which something was done."""
 
     tick: StreamTick
     builds: Sequence[BuildOutcome]
-    results: Sequence[WindowRefresh]  # of streaming windows that came out or were taken back
+    results: Sequence[WindowRefresh]  # of streaming windows that were published or withdrawn
 
 
 def busy(report: TickReport) -> Iterator[Busy]:
@@ -95,7 +95,7 @@ def _stream(of: Busy, *, details: bool) -> Document:
 
 
 def columns(stream: str, done: RemadeColumns) -> Document:
-    """What was made again of the columns of raw, and what is left."""
+    """Which columns of raw were made again, and what is left."""
     return {"stream": stream, **asdict(done)}
 
 
@@ -183,10 +183,10 @@ def retraction(plan: RetractionPlan, done: SliceEntry | None) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class Remaking:
-    """What is made again from raw, or would be; None: it was not asked for."""
+    """What is or would be made again from raw; None: not requested."""
 
     tiles: Mapping[str, int] | None  # by level
-    sealed: int  # 5s tiles that raw is gone for
+    sealed: int  # 5s tiles whose raw has expired
     parts: int | None  # of the index
 
 
@@ -197,7 +197,7 @@ def remade(stream: str, of: Remaking, *, done: bool) -> Document:
 
 
 def expiry(plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> Document:
-    """The plan, and what went once it was carried out."""
+    """The plan, and what was deleted once it was carried out."""
     return {
         "now": format_instant(plan.now),
         "steps": [expiry_step(step) for step in plan.steps],

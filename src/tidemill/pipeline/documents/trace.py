@@ -1,6 +1,6 @@
-"""What became of one event, as plain data with stable snake_case keys.
+"""The trace of one event, as plain data with stable snake_case keys.
 
-Only spells: what it is in was found elsewhere.
+Only formats.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _arrival(of: Arrival) -> Document:
 
 
 def row(of: Mapping[str, object]) -> Document:
-    """A row of raw; its payload is JSON that goes out as it is."""
+    """A row of raw; its payload is written as it is."""
     met, time = of["watermark"], of["event_time"]
     late = met is not None and time <= met  # type: ignore[operator]
     return {**of, "late": late, "payload": Verbatim(str(of["payload"]))}

@@ -1,6 +1,6 @@
 """Vectors, their chains and compactions as plain data with stable snake_case keys.
 
-Only spells: what a vector is and what is compacted was decided elsewhere. Components keep every bit.
+Only formats. Components keep every bit.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Windows, datasets and builds as plain data with stable snake_case keys.
 
-Only spells: what a window is and why it waits was decided elsewhere.
+Only formats: what a window is and why it waits was decided elsewhere.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from tidemill.model.time import format_duration, format_instant
 from tidemill.model.windows import Dataset, Member, Window, WindowKey, WindowStatus
 from tidemill.outputs.datasets.damage import repair_command
 from tidemill.pipeline.documents.shapes import Document, entry, instant, interval, took
+from tidemill.storage.bucket_path import location
 
 if TYPE_CHECKING:
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.changes import RevisionChanges
+    from tidemill.outputs.datasets.past import PastDataset
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
     from tidemill.outputs.datasets.timeline import Timeline
 
@@ -79,7 +81,7 @@ def story(of: WindowStory) -> Document:
 
 
 def _next(of: WindowStory) -> Document | None:
-    """What takes the window to its next state, and when that can be at the earliest; None: nothing does."""
+    """What takes the window to its next state, and when that can be at the earliest; None if nothing does."""
     window, status = of.view.window, of.view.status
     match status:
         case WindowStatus.WAITING | WindowStatus.FAILED:
@@ -118,7 +120,7 @@ def member(of: Member) -> Document:
 
 
 def dataset(of: Dataset, window: Window) -> Document:
-    """A revision as it stands in the warehouse."""
+    """A revision in the warehouse."""
     return {
         "revision": of.revision,
         "current": is_current(window) and of.revision == window.revision,
@@ -127,6 +129,26 @@ def dataset(of: Dataset, window: Window) -> Document:
         "bytes": of.bytes,
         "slices": list(of.slices),
         "file": of.file,
+    }
+
+
+def past_dataset(of: PastDataset) -> Document:
+    """What a dataset was at an instant of arrival."""
+    found = of.revision
+    return {
+        "at": format_instant(of.at),
+        "revision": None if found is None else found.dataset.revision,
+        "since": None if found is None else format_instant(found.since),
+        "rows": None if found is None else found.dataset.rows,
+        "hash": None if found is None else found.dataset.hash,
+        "file": None if found is None else found.dataset.file,
+        "changed": of.changed,
+        "slices_after": list(of.slices_after),
+        "not_built": list(of.not_built),
+        "reaches_back_to": instant(of.reaches_back_to),
+        "revisions": [
+            {"revision": one.dataset.revision, "since": format_instant(one.since)} for one in of.kept
+        ],
     }
 
 
@@ -156,7 +178,7 @@ def newest(of: Window, damage: str | None) -> Document:
 def datasets(warehouse: Path, found: Sequence[tuple[Window, str | None]], *, more: bool) -> Document:
     """The newest dataset of each window, with what is wrong with its file."""
     listed = [newest(window, damage) for window, damage in found]
-    return {"warehouse": str(warehouse), "datasets": listed, "more": more}
+    return {"warehouse": location(warehouse), "datasets": listed, "more": more}
 
 
 def rebuild_plan(stream: str, steps: Sequence[RebuildStep]) -> Document:
@@ -177,7 +199,7 @@ def step(of: RebuildStep) -> Document:
 
 
 def rebuilt(stream: str, steps: Sequence[RebuildStep], outcomes: Sequence[BuildOutcome]) -> Document:
-    """The plan, each step with what became of it; null where nothing was done or another builder has it."""
+    """The plan, each step with its outcome; null if nothing was done or another builder has it."""
     by_key = last_of(outcomes)
     done = [
         {**step(one), "outcome": outcome(by_key[one.key]) if one.key in by_key else None} for one in steps

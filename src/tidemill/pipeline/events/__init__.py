@@ -1,4 +1,4 @@
-"""Telling the world of datasets: CloudEvents from the outbox of the state, delivered to the sinks."""
+"""Events about datasets and results: CloudEvents from the outbox of the state, delivered to the sinks."""
 
 from tidemill.pipeline.events.cloudevents import cloud_event, encoded
 from tidemill.pipeline.events.delivery import Delivered, Delivery

@@ -1,6 +1,6 @@
-"""Events of the outbox as CloudEvents 1.0 in structured JSON: the same event is always the same bytes.
+"""Events of the outbox as CloudEvents 1.0 in structured JSON: equal events are equal bytes.
 
-Nothing here sends, and nothing is read: what an event says was decided when it was entered.
+Nothing is sent or read here: the data of an event were fixed when it was entered.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ CONTENT_TYPE: Final = "application/cloudevents+json; charset=utf-8"
 
 
 def cloud_event(event: OutboxEvent, source: str, warehouse: Path | None = None) -> dict[str, object]:
-    """The event in its envelope. With the warehouse, a location in it is told as an absolute `uri` too: that
-    is not in the outbox, so that a warehouse can be moved."""
+    """The event in its envelope. With the warehouse, a location in it is also given as an absolute `uri`:
+    that is not in the outbox, so that a warehouse can be moved."""
     data = dict(event.data)
     location = data.get("location")
     if warehouse is not None and isinstance(location, str):
@@ -37,7 +37,7 @@ def cloud_event(event: OutboxEvent, source: str, warehouse: Path | None = None) 
 
 
 def encoded(cloud: Mapping[str, object]) -> bytes:
-    """One line of JSON without its end. Keys are sorted, since a state need not keep their order."""
+    """One line of JSON without a line end. Keys are sorted, since a state need not keep their order."""
     text = json.dumps(cloud, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # half of a surrogate pair becomes the escape \udxxx, which is also how JSON writes it
     return text.encode("utf-8", "backslashreplace")

@@ -1,7 +1,7 @@
 """Delivery: every sink gets every event of the outbox, in order, at least once.
 
 A sink's cursor in the state moves only after the sink has an event, so a crash repeats events and loses none.
-Each sink works in a thread of its own: a slow or broken one holds up neither the others nor the tick.
+Each sink has a thread of its own: a slow or broken one delays neither the others nor the round.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tidemill.storage.state.protocol import Outbox
 
 log = logging.getLogger(__name__)
 
-PATIENCE: Final = 1.0  # seconds that a call waits for sinks; those that need longer go on behind it
-ROUND: Final = 5.0  # seconds after which a sink that still has events waits for the next call
-STOP: Final = 5.0  # seconds that closing waits for a request under way
+PATIENCE: Final = 1.0  # seconds that a call waits for sinks; slower ones continue in the background
+ROUND: Final = 5.0  # seconds after which a sink with more events waits for the next call
+STOP: Final = 5.0  # seconds that closing waits for a running request
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Round:
 
 @dataclass(slots=True)
 class _Lane:
-    """A sink, and how it has been doing; a new process does not know that and tries at once."""
+    """A sink and its recent history; a new process does not know that and tries at once."""
 
     name: str
     sender: Sender
@@ -63,7 +63,7 @@ class _Lane:
 
 
 class Delivery:
-    """The sinks of a project. Call `deliver` now and then; `close` before the state is closed."""
+    """The sinks of a project. Call `deliver` regularly, and `close` before the state is closed."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Delivery:
         environment: Mapping[str, str] | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        """Relative paths of sinks are from `root`; with `warehouse` events have the `uri` of a dataset too;
+        """Relative paths of sinks are from `root`; with `warehouse` events also have the `uri` of a dataset;
         secrets are read from `environment` (None: that of the process) whenever they are needed."""
         variables = os.environ if environment is None else environment
         self._state = state
@@ -86,7 +86,7 @@ class Delivery:
         self._lanes = [_Lane(name, _sender(sink, root, variables)) for name, sink in events.sinks.items()]
 
     def deliver(self, now: int) -> list[Delivered]:
-        """Send what the sinks do not have yet, and say what happened; sinks without news are left out."""
+        """Send what the sinks do not have yet, and report; sinks without news are left out."""
         reported = self._collect(now)
         begun = [lane for lane in self._lanes if self._is_due(lane, now)]
         for lane in begun:
@@ -95,7 +95,7 @@ class Delivery:
         return reported + self._collect(now)
 
     def close(self, patience: float = STOP) -> None:
-        """Begin nothing more, and wait a while for requests under way; what they leave is repeated."""
+        """Start nothing more, and wait a while for running requests; what they leave is repeated."""
         self._stop.set()
         wait([lane.running for lane in self._lanes if lane.running], timeout=patience)
 
@@ -116,11 +116,11 @@ class Delivery:
             except BaseException as error:  # noqa: BLE001 - `_collect` raises it where somebody sees it
                 running.set_exception(error)
 
-        # a daemon, so that a hanging request does not keep the process from ending
+        # a daemon thread, so that a hanging request does not keep the process alive
         threading.Thread(target=work, name=f"sink {lane.name}", daemon=True).start()
 
     def _round(self, lane: _Lane, now: int) -> _Round:
-        """Chunk after chunk until the sink has all, or fails, or has had its time."""
+        """Chunk by chunk until the sink has everything, fails, or has used its time."""
         began = monotonic()
 
         def go_on() -> bool:
@@ -139,7 +139,7 @@ class Delivery:
                     delivered += sent.count
                 if sent.trouble is not None:
                     return _Round(delivered, sent.trouble)
-        except TidemillError as error:  # of the state: what was sent meanwhile is repeated
+        except TidemillError as error:  # an error of the state: what was sent meanwhile is repeated
             return _Round(delivered, Trouble(str(error), error.hint))
         return _Round(delivered)
 
@@ -156,7 +156,7 @@ class Delivery:
         return reported
 
     def _settled(self, lane: _Lane, done: _Round, now: int) -> Delivered:
-        """Remember how it went, and decide when the sink is tried again."""
+        """Record the outcome, and decide when the sink is tried again."""
         if done.trouble is None:
             if lane.failures:
                 log.info("events arrive again", extra={"sink": lane.name})

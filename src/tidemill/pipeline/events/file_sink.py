@@ -1,7 +1,7 @@
 """The file sink: one line of JSON for each event, on disk before it counts as delivered.
 
-It only ever appends, to a file that may be moved away between two calls; what a crash left of a line is cut
-off, nothing else is.
+It only appends, to a file that may be moved away between two calls; part of a line that a crash left is cut
+off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HINTS: Final = {
 
 
 class FileSender:
-    """Any number of processes may append to the same file: each holds a lock on it while it does."""
+    """Any number of processes may append to the same file: each locks it meanwhile."""
 
     chunk: Final = 1000
 
@@ -45,7 +45,7 @@ class FileSender:
 
     def _append(self, content: bytes) -> None:
         created = self._make_folders()
-        # without O_NONBLOCK a pipe that nobody reads would be waited for
+        # without O_NONBLOCK it would wait for a reader of a pipe
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(self._path, flags, 0o644), "r+b", buffering=0) as file:
             descriptor = file.fileno()
@@ -65,7 +65,7 @@ class FileSender:
             _sync_folder(folder)
 
     def _make_folders(self) -> list[Path]:
-        """Create what is missing on the way; the folders that have new names in them, if any."""
+        """Create missing folders; returns those with new entries."""
         missing = []
         folder = self._path.parent
         while not folder.exists():
@@ -76,7 +76,7 @@ class FileSender:
         return [*missing, folder] if missing else []
 
     def _repaired(self, descriptor: int) -> int:
-        """The size, once the last line is whole: ended when only its end is missing, else cut off."""
+        """The size, once the last line is complete: ended if only its line end is missing, else cut off."""
         size = os.fstat(descriptor).st_size
         start, tail = size, b""
         while start > 0 and b"\n" not in tail:

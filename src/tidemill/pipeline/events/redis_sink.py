@@ -1,7 +1,7 @@
 """The Redis sink: each event as an entry of a Redis stream, with the fields `id` and `event`.
 
-Delivered means that the server said so. An entry may be there twice after a crash or a lost connection, with
-the same `id`; its place in the stream is the server's, not ours.
+Delivered means that the server confirmed it. An entry may be there twice after a crash or a lost connection,
+with the same `id`; the server assigns its position in the stream.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RedisSender:
         self._environment = environment
 
     def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> SentEvents:
-        import redis  # only those with such a sink wait for it
+        import redis  # imported here: only projects with such a sink need it
 
         name = self._sink.secret_env
         if name is not None and not self._environment.get(name):
@@ -47,7 +47,7 @@ class RedisSender:
                         approximate=False,
                     )
                 answers = pipeline.execute(raise_on_error=False)
-        except redis.AuthenticationError as error:  # to redis-py this is a kind of lost connection
+        except redis.AuthenticationError as error:  # redis-py treats this as a lost connection
             return SentEvents(0, _refused(error))
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             return SentEvents(0, Trouble(f"Redis cannot be reached: {error}", "check that it is up"))
@@ -70,8 +70,8 @@ class RedisSender:
             password=self._environment.get(name) if name is not None else None,
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
-            protocol=2,  # XADD needs no more, and every server and proxy speaks it
-            retry=Retry(NoBackoff(), 0),  # the delivery tries again, with its own delay
+            protocol=2,  # XADD needs no more, and every server and proxy supports it
+            retry=Retry(NoBackoff(), 0),  # the delivery retries, with its own delay
         )
         return client
 

@@ -1,6 +1,6 @@
-"""What a sink is to the delivery: something that takes messages in order and says how far it came.
+"""The contract of a sink: it takes messages in order and reports how far it got.
 
-A sender never raises for what the world does to it: that is a `Trouble`, and the message is tried again.
+A sender never raises for problems outside of it: those are a `Trouble`, and the message is tried again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An event as it is sent. Sent again, it is the same id and the same bytes."""
+    """An event as it is sent. Sent again, it has the same id and the same bytes."""
 
     id: str
     body: bytes
@@ -20,17 +20,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a sink did not take a message. Never holds a secret, a body or the query of an address."""
+    """Why a sink did not take a message. Never contains a secret, a body or the query of an address."""
 
     message: str
     hint: str
-    refused: bool = False  # the other side will not take it as it is: somebody has to do something
+    refused: bool = False  # the other side refuses it as it is: an operator has to act
     retry_after: int | None = None  # microseconds that the other side asked for
 
 
 @dataclass(frozen=True, slots=True)
 class SentEvents:
-    """The first `count` messages are safe at the sink; what stopped it there, unless it was told to stop."""
+    """The first `count` messages are safe at the sink; what stopped it then, unless it was asked to stop."""
 
     count: int
     trouble: Trouble | None = None
@@ -41,7 +41,7 @@ class Sender(Protocol):
 
     @property
     def chunk(self) -> int:
-        """How many messages it likes to have at once; as many may be repeated after a crash."""
+        """How many messages it prefers at once; as many may be repeated after a crash."""
         ...
 
     def send(self, messages: Sequence[Message], now: int, go_on: Callable[[], bool]) -> SentEvents:

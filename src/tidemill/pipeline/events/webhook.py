@@ -1,7 +1,7 @@
-"""The webhook sink: each event as a POST, signed as the Standard Webhooks convention has it.
+"""The webhook sink: each event as a POST, signed by the Standard Webhooks convention.
 
-Delivered means that the other side answered 2xx. It follows no redirect, and never logs or repeats a body, a
-secret, or more of the address than its scheme, host and path.
+Delivered means that the response was 2xx. It follows no redirect, and never logs or repeats a body, a secret,
+or more of the address than its scheme, host and path.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tidemill.model.time import DAY, SECOND, from_datetime
 from tidemill.pipeline.events.cloudevents import CONTENT_TYPE
 from tidemill.pipeline.events.sending import Message, SentEvents, Trouble
 
-MAX_ANSWER: Final = 64 * 1024  # bytes that are read of an answer
-LONGEST_WAIT: Final = DAY  # however long the other side asks for
+MAX_ANSWER: Final = 64 * 1024  # bytes that are read of a response
+LONGEST_WAIT: Final = DAY  # at most, however long the other side asks for
 _PREFIX: Final = "whsec_"
 
 
@@ -136,8 +136,8 @@ class WebhookSender:
 
 
 def _finish(connection: http.client.HTTPConnection, answer: http.client.HTTPResponse) -> None:
-    """Leave the connection so that it can be used again. Its status is all that is wanted of an answer: what
-    came along with it is read, the rest is not waited for."""
+    """Leave the connection so that it can be used again. Only the status of a response matters: what arrived
+    with it is read, the rest is not waited for."""
     if answer.length:
         with suppress(OSError, http.client.HTTPException):
             answer.read1(MAX_ANSWER)
@@ -152,12 +152,12 @@ def _reason(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # what an answer holds that is no HTTP is the other side's text: not repeated
+    # a response that is not HTTP contains text of the other side: not repeated
     return type(error).__name__
 
 
 def _wait(asked: str, now: int) -> int | None:
-    """Microseconds from a Retry-After, which is seconds or a date; None when it is neither."""
+    """Microseconds of a Retry-After, which is seconds or a date; None if it is neither."""
     text = asked.strip()
     if text.isascii() and text.isdigit():
         return min(int(text[:12]) * SECOND, LONGEST_WAIT)
@@ -170,7 +170,7 @@ def _wait(asked: str, now: int) -> int | None:
 
 @contextmanager
 def _at_most(seconds: float, connection: http.client.HTTPConnection) -> Iterator[None]:
-    """Ends a request that takes longer as a whole, however little it lets each read wait."""
+    """Ends a request that takes longer in total, however short each read is."""
     sock: socket.socket = connection.sock
     late = threading.Event()
 
@@ -190,5 +190,5 @@ def _at_most(seconds: float, connection: http.client.HTTPConnection) -> Iterator
         raise
     finally:
         timer.cancel()
-    if late.is_set():  # half of a head can be taken for a whole one
+    if late.is_set():  # half of a header can look like a whole one
         raise TimeoutError

@@ -1,1 +1,1 @@
-"""The query text and the search text: what was written as frozen values, and how it is read."""
+"""The query text and the search text: their syntax trees, and how they are parsed."""

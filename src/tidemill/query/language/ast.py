@@ -1,6 +1,5 @@
-"""A query or a search as frozen values, each with the character it was read at. Positions do not count when
-two are compared. Whether the names in it exist is decided by the plan.
-"""
+"""A query or a search as frozen values, each with its position in the text, which is ignored in comparisons.
+The plan checks whether names exist."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ WEEKDAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "satu
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`count`, `sum(latency_ms)`, `ratio(failures, requests)`, `percentile(0.999)`: a function and what it
-    is of."""
+    """`count`, `sum(latency_ms)`, `ratio(failures, requests)`, `percentile(0.999)`: a function with
+    arguments."""
 
     function: Path
     arguments: tuple[Path | Literally, ...] = ()
@@ -35,7 +34,7 @@ class Value:
 
     @property
     def argument(self) -> Path | None:
-        """The only one, when it is a name."""
+        """The only argument, if it is a name."""
         found = self.arguments[0] if len(self.arguments) == 1 else None
         return found if isinstance(found, Path) else None
 
@@ -78,7 +77,7 @@ Having = AnyCondition[Expression, Expression]
 
 
 def values_in(expression: Expression) -> tuple[Value, ...]:
-    """The values that an expression is made of, in the order they are written."""
+    """The values of an expression, in the order they are written."""
     match expression:
         case Value():
             return (expression,)
@@ -107,14 +106,14 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """`now`, or so many microseconds after it (before it, when negative)."""
+    """`now`, or so many microseconds after it (negative: before it)."""
 
     offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """What a clock shows, written without an offset: which instant that is depends on the time zone."""
+    """A local time, written without an offset: the instant depends on the time zone."""
 
     micros: int  # as if it were UTC
 
@@ -162,7 +161,7 @@ class OrderKey:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The word given to EDGES, FILL, FORMAT, TIMEZONE or WEEK START."""
+    """The argument of EDGES, FILL, FORMAT, TIMEZONE or WEEK START."""
 
     word: str
     position: int = field(default=0, compare=False)

@@ -1,6 +1,5 @@
-"""Queries and searches as JSON documents, with the meaning of the text. An error names the place in the
-document and what could stand there; nothing that is not understood is passed over.
-"""
+"""Queries and searches as JSON documents, equivalent to the text. Errors name the place in the document and
+what is valid there; unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -92,8 +91,8 @@ T = TypeVar("T")
 
 
 def query_from(document: Document | str) -> Query:
-    """The query that a document (or its JSON) says. Positions are those of `text_of` the query, so that
-    what a plan has against it can be pointed at there."""
+    """The query of a document (or its JSON). Positions are those in `text_of` the query, so that errors of
+    the plan can point there."""
     position = _Position("query")
     asked = _mapping(_loaded(document, position), position)
     _known(asked, QUERY_KEYS, position)
@@ -125,7 +124,7 @@ def query_from(document: Document | str) -> Query:
 
 
 def search_from(document: Document | str) -> Search:
-    """The search that a document (or its JSON) says; as `query_from`."""
+    """The search of a document (or its JSON); like `query_from`."""
     position = _Position("search")
     asked = _mapping(_loaded(document, position), position)
     _known(asked, SEARCH_KEYS, position)
@@ -141,7 +140,7 @@ def search_from(document: Document | str) -> Search:
 
 
 class _Position:
-    """Where in the document: what it is, and a JSON pointer."""
+    """A place in the document: what it is, and a JSON pointer."""
 
     def __init__(self, what: str, pointer: str = "") -> None:
         self.what = what
@@ -161,7 +160,7 @@ class _Position:
 
 
 def _positioned(said: T, position: _Position, reader: Callable[[str], T]) -> T:
-    """The same, with the positions of its text: which also holds it to the bounds that texts have."""
+    """The same, with the positions of its text, which is also checked against the limits of texts."""
     assert isinstance(said, Query | Search)
     try:
         return reader(text_of(said))
@@ -243,7 +242,7 @@ def _text(given: object, position: _Position, hint: str) -> str:
 
 
 def _some(given: object, position: _Position) -> list[tuple[object, _Position]]:
-    """The elements of a list that is not empty, each with its place."""
+    """The elements of a non-empty list, each with its position."""
     if not isinstance(given, list | tuple):
         position.refuse(f"{_kind(given)} is not valid here", "give a list")
     if not 1 <= len(given) <= MAX_ELEMENTS:
@@ -399,7 +398,7 @@ def _bucket(asked: Mapping[str, object], position: _Position) -> Rollup | Every 
 
 
 def _keys(given: object, position: _Position) -> list[tuple[object, bool, _Position]]:
-    """What to order by, whether the greatest comes first, and where it stands."""
+    """What to order by, whether descending, and the position."""
     found: list[tuple[object, bool, _Position]] = []
     for key, at in _some(given, position):
         if isinstance(key, str):
@@ -495,7 +494,7 @@ def _scalar(given: object, position: _Position) -> Scalar:
     if isinstance(given, str):
         return _text(given, position, "")
     if isinstance(given, float) and math.isfinite(given):
-        given = repr(given)  # the shortest decimal that means it: what was written
+        given = repr(given)  # the shortest decimal that reads back as it: what was written
     elif isinstance(given, int | Decimal):
         given = _digits(given, position)
     else:
@@ -514,5 +513,5 @@ def _scalar(given: object, position: _Position) -> Scalar:
 def _digits(given: int | Decimal, position: _Position) -> str:
     try:
         return str(given)
-    except ValueError:  # an integer so long that Python does not print it
+    except ValueError:  # an integer too long for Python to print
         position.refuse("the number is too long", f"use {MAX_DIGITS} digits at most")

@@ -1,4 +1,4 @@
-"""When the time clauses of a query or a search are: what `now` and a clock without an offset stand for."""
+"""Resolves the time clauses of a query or a search: `now`, and local times without an offset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidemill.query.language.ast import Between, Moment, Now, Since, Wall
 
 
 def instant_of(moment: Moment, now: int, zone: str | None) -> int:
-    """The instant that a moment is, for someone who asks at `now` and whose clock is set to `zone`."""
+    """The instant of a moment, given `now` and the time zone."""
     match moment:
         case Now(offset):
             found = now + offset
@@ -26,7 +26,7 @@ def instant_of(moment: Moment, now: int, zone: str | None) -> int:
 
 
 def span_of(time: Between | Since | None, now: int, zone: str | None = None) -> Interval | None:
-    """The span of a query or a search, exactly as asked; None: all of time."""
+    """The span of a query or a search, exactly as given; None: all of time."""
     try:
         match time:
             case None:

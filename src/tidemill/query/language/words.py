@@ -1,6 +1,5 @@
-"""Single words of a query or a search that conditions do not have: instants, durations, intervals. Every
-word has a bound, and none is ever rounded.
-"""
+"""Tokens of a query or a search that conditions do not have: instants, durations, intervals. Every token is
+bounded, and none is rounded."""
 
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ _RELATIVE: Final = re.compile(r"now(?:\s*([+-])\s*(\S+))?", re.IGNORECASE)
 _CALENDAR: Final = re.compile(r"([0-9]{1,6})(w|mo|q|y)|P([0-9]{1,6})([WMY])", re.IGNORECASE)
 _UNITS: Final[dict[str, Unit]] = {"w": "week", "mo": "month", "m": "month", "q": "quarter", "y": "year"}
 MAX_COUNT: Final = 9_999  # of calendar units in one interval
-_EPOCHS: Final = (  # by size: seconds, milliseconds, microseconds and nanoseconds of the same years
+_EPOCHS: Final = (  # by magnitude: seconds, milliseconds, microseconds and nanoseconds of the same years
     (10**8, Decimal(SECOND)),
     (10**11, Decimal(MILLISECOND)),
     (10**14, Decimal(MICROSECOND)),
@@ -57,8 +56,8 @@ def moment_of(text: str) -> Moment:
 
 
 def epoch_of(text: str) -> int:
-    """Seconds, milliseconds, microseconds or nanoseconds since 1970, told apart by their size: as seconds,
-    all of them lie between 10^8 and 10^11, which is the years 1973 to 5138."""
+    """Seconds, milliseconds, microseconds or nanoseconds since 1970, distinguished by their magnitude: as
+    seconds, all of them lie between 10^8 and 10^11, which is the years 1973 to 5138."""
     number = Decimal(number_of(text))
     unit = next((unit for least, unit in reversed(_EPOCHS) if number >= least), None)
     if unit is None or number >= _EPOCH_END:
@@ -74,7 +73,7 @@ def epoch_of(text: str) -> int:
 
 
 def since_of(text: str) -> Moment | Since:
-    """What SINCE takes: how long ago it starts, or when."""
+    """The argument of SINCE: how long ago, or when."""
     try:
         parse_duration(text)
     except InputError:
@@ -106,7 +105,7 @@ def every_of(text: str) -> Every:
 
 
 def checked_span(start: Moment, end: Moment) -> None:
-    """Refuses a span that surely ends before it starts; of others it is known only when they are resolved."""
+    """Refuse a span that certainly ends before it starts; others are checked when they are resolved."""
     match start, end:
         case (int(), int()):
             reversed_, shown = end < start, (format_instant(end), format_instant(start))

@@ -1,6 +1,5 @@
-"""A query or a search as text: what `parse` and `parse_search` read back as the same.
-Never shortens and never rounds.
-"""
+"""A query or a search as text that `parse` and `parse_search` read back as the same. Nothing is shortened or
+rounded."""
 
 from __future__ import annotations
 
@@ -41,7 +40,8 @@ _TIGHTEST: Final = 3
 
 
 def text_of(said: Query | Search) -> str:
-    """The text that says it: clauses in one order, names bare where they can be, strings in single quotes."""
+    """The text: clauses in a fixed order, names without backticks where possible, strings in single
+    quotes."""
     clauses = _query(said) if isinstance(said, Query) else _search(said)
     return " ".join(clauses)
 
@@ -55,7 +55,7 @@ def expression_text(expression: Expression) -> str:
             return written_scalar(value)
         case Unary(_, term):
             return f"-{_operand(term, _TIGHTEST)}"
-        case Binary(operator, left, right):  # operators of one rank are read from the left
+        case Binary(operator, left, right):  # operators of one rank associate to the left
             binds = _BINDS[operator]
             return f"{_operand(left, binds)} {operator} {_operand(right, binds + 1)}"
 

@@ -1,7 +1,7 @@
-"""What a statement may say: one SELECT over views that exist, calling functions that only compute.
+"""Checks a SQL statement: one SELECT over views that exist, calling functions that only compute.
 
-DuckDB's own parser takes the text apart, and every node of its tree has to be of a kind that is allowed here:
-a list of what is known to be harmless, never one of what is known to be dangerous. Nothing is opened or run.
+DuckDB's own parser parses the text, and every node of its tree must be of an allowed kind: a list of what is
+known to be harmless, not of what is known to be dangerous. Nothing is opened or run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Statement:
 
 
 def check(text: str, views: Collection[ViewKey], engine: duckdb.DuckDBPyConnection) -> Statement:
-    """The statement, if it is one that may be run; QueryError or NotFoundError that says why it is not."""
+    """The statement, if it may be run; else QueryError or NotFoundError with the reason."""
     if len(text) > MOST_LETTERS:
         raise QueryError(
             f"the statement has {len(text):,} characters, and may have {MOST_LETTERS:,}",
@@ -115,14 +115,14 @@ def _is_listing(statement: Tree) -> bool:
 
 
 class _Walk:
-    """Looks at every node of a tree, and remembers which views it names."""
+    """Visits every node of a tree, and collects the views it names."""
 
     def __init__(self, views: Collection[ViewKey]) -> None:
         self._views = views
         self.found: set[ViewKey] = set()
 
     def visit(self, value: object, scope: frozenset[str]) -> None:
-        """`scope`: the names of WITH that can be meant here."""
+        """`scope`: the names of WITH that are visible here."""
         if isinstance(value, list):
             for each in value:
                 self.visit(each, scope)
@@ -155,7 +155,7 @@ class _Walk:
         return scope
 
     def _table(self, kind: str, node: Tree, scope: frozenset[str]) -> set[str]:
-        """Whether a node that is no expression may be; which of its children need no visit."""
+        """Check a node that is not an expression; returns which of its children need no visit."""
         if kind == "BASE_TABLE":
             self._view(node, scope)
         elif kind == "TABLE_FUNCTION":

@@ -1,9 +1,8 @@
-"""The functions of DuckDB that a statement may call: those that work on the values they are given and on
-nothing else. A list of what is allowed, so that what a newer DuckDB brings is refused until somebody has
-looked at it.
+"""The functions of DuckDB that a statement may call: those that work only on their arguments. A list of what
+is allowed, so that functions of a newer DuckDB are refused until they were reviewed.
 
-Left out on purpose: whatever reads files, settings, variables, sequences, plans or the catalog, runs SQL that
-is handed to it as text, waits, or writes a log.
+Left out on purpose: whatever reads files, settings, variables, sequences, plans or the catalog, runs SQL
+given as text, waits, or writes a log.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Opens views at one snapshot: which files each is made of, whose rows of them are seen, and what it lacks.
+"""Opens views at one snapshot: their files, the rows that a tenant may see, and what is missing.
 
-It looks at the logs of tables and at the state; files are opened when the engine scans them.
+It reads the logs of tables and the state; files are opened when the engine scans them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW
-from tidemill.model.completeness import ROUND, Missing, Pending, not_built
+from tidemill.model.completeness import NOTHING_HELPS, PUT_BACK, ROUND, Missing, Pending, damaged, not_built
+from tidemill.model.errors import StorageError
 from tidemill.model.levels import LEVELS
 from tidemill.model.names import ROLLUPS
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 # Imports inside functions keep start-up short: a view needs the output that it shows, and not the others.
 _TENANT: Final = "tenant"
-_RAW_BOUNDS: Final = (_TENANT, "event_time")  # columns without nulls, by whose statistics parts are ruled out
+_RAW_BOUNDS: Final = (_TENANT, "event_time")  # columns without nulls, whose statistics exclude parts
 _ROLLUP_BOUNDS: Final = (_TENANT, "bucket")
 _RESULT_BOUNDS: Final = (_TENANT, "start")
 _QUARANTINE_BOUNDS: Final = ("slice", "arrival")
@@ -59,9 +60,15 @@ def open_view(warehouse: Warehouse, view: View, tenant: str | None) -> OpenView:
 
 def _raw(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
     found = warehouse.readers.described("raw", stream.name)
+    if found is not None:
+        found = warehouse.without_lost("raw", stream.name, found[0]), found[1]
     schema = tables.RAW if found is None else found[1]
     rows = _scan(None if found is None else found[0], schema, _RAW_BOUNDS, tenant)
-    gone = [*_expired(warehouse, stream.name, RAW, "raw"), *_not_made(found, stream, tenant)]
+    gone = [
+        *_expired(warehouse, stream.name, RAW, "raw"),
+        *(damaged(one.span, RAW, PUT_BACK) for one in warehouse.lost("raw", stream.name)),
+        *_not_made(found, stream, tenant),
+    ]
     columns = views.plain_columns(name for name in schema.names if name != tables.DAY_COLUMN)
     return OpenView(view, rows, columns, missing=gone)
 
@@ -69,8 +76,7 @@ def _raw(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -
 def _not_made(
     found: tuple[Snapshot, pa.Schema] | None, stream: Stream, tenant: str | None
 ) -> Iterator[Missing]:
-    """Parts whose columns are those of an earlier declaration: what they lack is null, but for the
-    payload."""
+    """Parts with columns of an earlier declaration: what they lack is null, though the payload has it."""
     from tidemill.formats.declared import raw_columns
 
     stale = (
@@ -106,6 +112,10 @@ def _rollups(warehouse: Warehouse, view: View, stream: Stream, tenant: str | Non
         for level in LEVELS
         for one in _expired(warehouse, stream.name, ROLLUPS + level.name, f"{level.name} rollups")
     ]
+    for what, losses in warehouse.expiries.losses(stream.name).items():
+        if what.startswith(ROLLUPS):
+            level = what.removeprefix(ROLLUPS)
+            missing += [damaged(one.span, f"{level} rollups", NOTHING_HELPS) for one in losses]
     for metric, eras in available(warehouse, stream.name).outdated.items():
         last = max(eras, key=lambda era: era.before)
         missing.append(not_built(Interval(MIN_INSTANT, last.before), last, metric))
@@ -113,7 +123,7 @@ def _rollups(warehouse: Warehouse, view: View, stream: Stream, tenant: str | Non
 
 
 def _results(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
-    from tidemill.outputs.windows.reader import results_snapshot, spec_named
+    from tidemill.outputs.windows.reader import lost_results, results_snapshot, spec_named
     from tidemill.outputs.windows.results import group_columns, results_schema
 
     spec = spec_named(stream, view.window)
@@ -122,17 +132,20 @@ def _results(warehouse: Warehouse, view: View, stream: Stream, tenant: str | Non
     rows = _scan(snapshot, schema, _RESULT_BOUNDS, tenant)
     columns = views.result_columns(schema.names, is_history=view.is_history)
     newest = "" if view.is_history else views.of_current(group_columns(spec))
-    return OpenView(view, rows, columns, newest)
+    return OpenView(view, rows, columns, newest, lost_results(warehouse.expiries, spec))
 
 
 def _quarantine(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
-    """Where all of a stream is one tenant's, so is what names none."""
+    """If a stream belongs to one tenant, so do its records that name none."""
     snapshot = warehouse.snapshot("quarantine", stream.name)
     only = None
     if tenant is not None and stream.tenant.value != tenant:
         only = _theirs(warehouse, snapshot, tenant)
     rows = _scan(snapshot, tables.QUARANTINE, _QUARANTINE_BOUNDS, None, only)
-    gone = _expired(warehouse, stream.name, QUARANTINE, "quarantine")
+    gone = [
+        *_expired(warehouse, stream.name, QUARANTINE, "quarantine"),
+        *(damaged(one.span, QUARANTINE, PUT_BACK) for one in warehouse.lost("quarantine", stream.name)),
+    ]
     return OpenView(view, rows, views.quarantine_columns(tables.QUARANTINE.names), missing=gone)
 
 
@@ -171,6 +184,7 @@ def _datasets(warehouse: Warehouse, view: View, stream: Stream, tenant: str | No
     taken = {column.lower() for column in declared.names}
     start, end, revision = (views.free_name(one, taken) for one in (_START, _END, _REVISION))
     schema = pa.schema([(start, INSTANT), (end, INSTANT), (revision, pa.int64()), *declared])
+    lost = _lost_datasets(warehouse, stream.name, fits)
     files = [
         ScannedFile(
             str(warehouse.root / str(window.file)),
@@ -179,16 +193,35 @@ def _datasets(warehouse: Warehouse, view: View, stream: Stream, tenant: str | No
             _check(warehouse, window),
         )
         for window in fits
-        if not layout.is_empty_dataset(str(window.file))
+        if not layout.is_empty_dataset(str(window.file)) and window not in lost
     ]
     rows = FileScan(files, schema, ds.IpcFileFormat(), None if tenant is None else equals(_TENANT, tenant))
     return OpenView(
         view,
         rows,
         views.plain_columns(schema.names),
-        missing=[*_expired(warehouse, stream.name, DATASETS, "datasets"), *_other_columns(built, fits)],
+        missing=[
+            *_expired(warehouse, stream.name, DATASETS, "datasets"),
+            *(damaged(window.key.interval, "the dataset", PUT_BACK) for window in lost),
+            *_other_columns(built, fits),
+        ],
         pending=list(_waiting(windows)),
     )
+
+
+def _lost_datasets(warehouse: Warehouse, stream: str, windows: Sequence[Window]) -> list[Window]:
+    """Those whose files are damaged, that nothing can make again, and that nobody has put back."""
+    from tidemill.outputs.datasets.catalog import check_bytes
+
+    lost = []
+    files = {one.file for one in warehouse.expiries.losses(stream).get(DATASETS, ())}
+    for window in windows if files else ():
+        if window.file in files:
+            try:
+                check_bytes(warehouse.root, window)
+            except StorageError:
+                lost.append(window)
+    return lost
 
 
 def _check(warehouse: Warehouse, window: Window) -> Callable[[], None]:
@@ -198,7 +231,7 @@ def _check(warehouse: Warehouse, window: Window) -> Callable[[], None]:
 
 
 def _other_columns(built: Sequence[Window], fits: Sequence[Window]) -> Iterator[Missing]:
-    """Datasets of another declaration have other columns, or the same by another type: they are left out."""
+    """Datasets of another declaration have other columns or types: they are left out."""
     left_out = [window for window in built if window not in fits]
     if left_out:
         yield Missing(
@@ -241,7 +274,7 @@ def _scan(
 
 
 def _parts(snapshot: Snapshot, tenant: str | None) -> Sequence[Part]:
-    """Those that can hold a row of the tenant."""
+    """Parts that can hold a row of the tenant."""
     ranges: dict[str, Range] = {} if tenant is None else {_TENANT: (tenant, tenant)}
     return snapshot.select(ranges=ranges)
 

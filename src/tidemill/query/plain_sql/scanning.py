@@ -1,8 +1,8 @@
-"""Files of the warehouse as something that DuckDB scans by itself: it asks for columns and rows, and only
-what it asks for is read. No path is ever part of a statement, so the engine needs no access to files at all.
+"""Files of the warehouse as relations that DuckDB scans: it asks for columns and rows, and only those are
+read. No path is ever part of a statement, so the engine needs no access to files.
 
-Each file is held against its checksum when it is first needed, and what a tenant must not see is left out
-here, below everything that SQL can say.
+Each file is compared with its checksum when it is first read, and rows that a tenant must not see are left
+out here, below anything that SQL can express.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ import pyarrow.dataset as ds
 from pyarrow import fs
 
 from tidemill.model.errors import TidemillError
+from tidemill.storage.bucket_path import local_copy
+from tidemill.storage.files import storage_errors
 from tidemill.storage.tables.checksums import check_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.stats import Bound
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 _LOCAL: Final = fs.LocalFileSystem()
-_AHEAD: Final = {"batch_size": 65_536, "batch_readahead": 4, "fragment_readahead": 2}  # what is held at once
+# Limits what is held at once.
+_AHEAD: Final = {"batch_size": 65_536, "batch_readahead": 4, "fragment_readahead": 2}
 
 Value = Bound | None
 
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
-    """A file, the values that all its rows have in columns that are not in it, and within which bounds the
-    others lie, as far as that is on record. Instants are microseconds."""
+    """A file, the constant values of columns that are not in it, and known bounds of other columns. Instants
+    are microseconds."""
 
     path: str
     constants: Mapping[str, Value] = field(default_factory=dict)
@@ -39,8 +42,8 @@ class ScannedFile:
 
 
 class FileScan(ds.FileSystemDataset):  # type: ignore[misc]
-    """The rows of some files that `only` holds for. What goes wrong in a scan is kept in `failure`, since the
-    engine that scans tells of it in its own words."""
+    """The rows of some files for which `only` is true. An error during a scan is kept in `failure`, since the
+    engine would report it in its own words."""
 
     def __init__(
         self,
@@ -60,19 +63,21 @@ class FileScan(ds.FileSystemDataset):  # type: ignore[misc]
         self.failure: TidemillError | None = None
 
     def watch(self, guard: Callable[[], None]) -> None:
-        """Call `guard` before each file is looked at: it raises when there is no time left."""
+        """Call `guard` before each file is read: it raises if the time is used up."""
         self._guard = guard
 
     def scanner(
         self, columns: object = None, filter: ds.Expression | None = None, **options: Any
     ) -> ds.Scanner:
-        """What DuckDB calls."""
+        """The object that DuckDB calls."""
         wanted = self._only if filter is None else filter if self._only is None else self._only & filter
         try:
             for fragment in self.get_fragments(wanted):
                 self._guard()
                 check = self._checks[fragment.path]
                 check() if check is not None else check_part(fragment.path)
+                with storage_errors("read", fragment.path):
+                    local_copy(fragment.path)
         except TidemillError as error:
             self.failure = error
             raise
@@ -86,7 +91,7 @@ def parts_scan(
     bounded: Sequence[str],
     only: ds.Expression | None,
 ) -> FileScan:
-    """Parts of a table. `bounded`: columns without nulls whose statistics rule parts out."""
+    """Parts of a table. `bounded`: columns without nulls whose statistics exclude parts."""
     files = [
         ScannedFile(
             f"{snapshot.root}/{part.path}",

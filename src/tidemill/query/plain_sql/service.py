@@ -1,8 +1,7 @@
-"""Runs one statement: checks it, opens the views it names at one snapshot, and hands out what DuckDB makes of
-them.
+"""Runs one statement: checks it, opens the views it names at one snapshot, and runs it on DuckDB.
 
-The engine of a statement is its own: in memory, without files, network or extensions, with settings that can
-no longer be changed when the statement runs. Nothing is written anywhere.
+Each statement has an engine of its own: in memory, without files, network or extensions, with settings that
+can no longer be changed when the statement runs. Nothing is written anywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from tidemill.ingest.warehouse import Warehouse
 
 THREADS: Final = 2
-_BATCH: Final = 65_536  # rows of an answer that are handed on at once
+_BATCH: Final = 65_536  # rows of an answer in a batch
 _LISTING: Final = pa.schema(
     [("schema", pa.string()), ("name", pa.string()), ("column", pa.string()), ("type", pa.string())]
 )
@@ -47,13 +46,13 @@ _KIND: Final = re.compile(r"^(?:Invalid Input Error: )?(?:[A-Z][A-Za-z-]*(?: [A-
 class SqlLimits:
     """What one statement may use."""
 
-    memory: int  # bytes, of the engine and of a table that its rows are gathered in
+    memory: int  # bytes, for the engine and for a table that its rows are gathered in
     timeout: int  # microseconds
 
 
 class SqlAnswer:
-    """The rows of a statement, which can be taken once as `batches` or kept as one `table`, and what the
-    streams it read lack. Close it, or use it as a context manager, unless all rows are taken."""
+    """The rows of a statement, which can be iterated once as `batches` or kept as one `table`, and the
+    completeness of its streams. Close it, or use it as a context manager, unless all rows are read."""
 
     schema: pa.Schema
     completeness: Mapping[str, Completeness]  # by stream
@@ -83,7 +82,7 @@ class SqlAnswer:
 
     @cached_property
     def table(self) -> pa.Table:
-        """All rows. QueryError when they need more than the memory of a statement."""
+        """All rows. QueryError if they need more than the memory of a statement."""
         found, size = [], 0
         for batch in self.batches():
             found.append(batch)
@@ -129,7 +128,7 @@ class SqlAnswer:
 def run_sql(
     warehouse: Warehouse, text: str, whose: TenantChoice, limits: SqlLimits, *, strict: bool = False
 ) -> SqlAnswer:
-    """The answer to one statement; its rows are made while they are taken."""
+    """The answer to one statement; its rows are computed while they are read."""
     known = declared_views(warehouse.project.streams)
     run = _Run(limits)
     try:
@@ -153,7 +152,7 @@ def run_sql(
 
 
 def list_views(warehouse: Warehouse) -> list[tuple[View, list[tuple[str, str]]]]:
-    """All views with their columns and types. Nobody's rows are looked at."""
+    """All views with their columns and types. No rows are read."""
     run = _Run(SqlLimits(256 << 20, 60_000_000))
     try:
         return [
@@ -177,8 +176,8 @@ def _listed(views: Sequence[tuple[View, Sequence[tuple[str, str]]]], limits: Sql
 def _opened(
     warehouse: Warehouse, views: Sequence[View], whose: TenantChoice
 ) -> tuple[list[OpenView], dict[str, Completeness]]:
-    """The views, and what each of their streams lacks. First what waits, then the tables: what is built
-    meanwhile is in the answer and named as pending."""
+    """The views, and what each of their streams lacks. Pending data is read first, then the tables: what is
+    built meanwhile is in the answer and reported as pending."""
     streams = dict.fromkeys(view.stream for view in views)
     tenants = {stream: tenant_of(warehouse, stream, whose) for stream in streams}
     rolled = {view.stream for view in views if view.schema == "rollups"}
@@ -233,7 +232,7 @@ class _Run:
             config={
                 "threads": THREADS,
                 "memory_limit": f"{limits.memory}B",
-                "temp_directory": "",  # what does not fit into memory is refused, not written to some folder
+                "temp_directory": "",  # what does not fit in memory is refused, not written to some folder
                 "autoload_known_extensions": False,
                 "autoinstall_known_extensions": False,
                 "allow_community_extensions": False,
@@ -255,7 +254,7 @@ class _Run:
     def start(
         self, statement: Statement, opened: Sequence[OpenView]
     ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Run it; its rows come as they are taken."""
+        """Run it; its rows come as they are read."""
         with self._errors():
             for one in opened:
                 self._make(one)
@@ -280,7 +279,7 @@ class _Run:
             yield batch
 
     def _make(self, opened: OpenView) -> None:
-        """One view. What it scans has the rows of its tenant only, whatever is said over it."""
+        """Create one view. Its scan has only the rows of its tenant, whatever the statement says."""
         source = f"source_{len(self._scans)}"
         if isinstance(opened.rows, FileScan):
             opened.rows.watch(self._check_time)
@@ -307,7 +306,7 @@ class _Run:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """What DuckDB says, as an error of ours. (In a stream of batches, Arrow says it.)"""
+        """Errors of DuckDB (or of Arrow, in a stream of batches) as errors of ours."""
         try:
             yield
         except TidemillError:

@@ -54,17 +54,17 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class OpenView:
-    """A view at one snapshot: what is scanned, the columns made of it, and what it lacks."""
+    """A view at one snapshot: what is scanned, its columns, and what it lacks."""
 
     view: View
     rows: FileScan | pa.Table
-    columns: Sequence[tuple[str, str]]  # name, and the expression over the columns of `rows`
+    columns: Sequence[tuple[str, str]]  # name, and expression over the columns of `rows`
     of: str = ""  # what to add to the SELECT, if anything
     missing: Sequence[Missing] = field(default=())
     pending: Sequence[Pending] = field(default=())
 
     def sql(self, source: str) -> str:
-        """The SELECT over the relation that `rows` are known by."""
+        """The SELECT over the relation with the name of `rows`."""
         picked = ", ".join(f"{expression} AS {quoted(name)}" for name, expression in self.columns)
         return f"SELECT {picked} FROM {quoted(source)}{self.of}"
 
@@ -84,7 +84,7 @@ def declared_views(streams: Mapping[str, Stream]) -> dict[ViewKey, View]:
 
 
 def _window_views(streams: Mapping[str, Stream]) -> Iterable[View]:
-    """`<stream>_<window>`; where two would have one name, `<stream>.<window>`, which nothing else has."""
+    """`<stream>_<window>`; if two would have the same name, `<stream>.<window>`, which is unique."""
     pairs = [(stream.name, window) for stream in streams.values() for window in stream.windows]
     used = Counter(f"{stream}_{window}{end}" for stream, window in pairs for end in ("", HISTORY))
     for stream, window in pairs:
@@ -99,12 +99,12 @@ def _window_views(streams: Mapping[str, Stream]) -> Iterable[View]:
 
 
 def plain_columns(names: Iterable[str]) -> list[tuple[str, str]]:
-    """The columns as they are. (No two differ in case alone: the configuration refuses that.)"""
+    """The columns as they are. (No two differ only in case: the configuration refuses that.)"""
     return [(name, quoted(name)) for name in names]
 
 
 def renamed(names: Sequence[str], new: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The columns, some by another name; one that is taken gets a _ at its end."""
+    """The columns, some with another name; one that is taken gets `_` appended."""
     taken = {name.lower() for name in names if name not in new}
     return [(free_name(new[name], taken) if name in new else name, quoted(name)) for name in names]
 
@@ -116,7 +116,7 @@ def free_name(name: str, taken: Collection[str]) -> str:
 
 
 def rollup_columns(spec: RollupSpec) -> list[tuple[str, str]]:
-    """Those of the table; the states and bins of a metric in words and numbers that say what they are."""
+    """The columns of the table; states and bins of a metric in readable form."""
     order = ["level", "bucket", "metric", "tenant"]
     left_out = {*order, *HISTOGRAM_COLUMNS}
     names = [*order, *(name for name in spec.schema.names if name not in left_out)]
@@ -134,13 +134,12 @@ def rollup_columns(spec: RollupSpec) -> list[tuple[str, str]]:
 
 
 def of_metrics(spec: RollupSpec) -> str:
-    """Rows of metrics that are no longer declared are no one's."""
+    """Without rows of metrics that are no longer declared."""
     return f" WHERE metric IN ({', '.join(_text(metric.name) for metric in spec.metrics)})"
 
 
 def _decoded(bins: Bins, scale: int) -> str:
-    """A list of the least and greatest value of each bin (null: there is none), and how many values are in
-    it."""
+    """A list of the lower and upper bound of each bin (null: none), and its count."""
     if bins.bounds is not None:
         numbers = range(len(bins.bounds) + 1)
         lows = _numbers([None, *(bins.span(number)[0] for number in numbers[1:])], scale)
@@ -168,15 +167,15 @@ def result_columns(names: Sequence[str], *, is_history: bool) -> list[tuple[str,
 
 
 def of_current(groups: Sequence[str]) -> str:
-    """Of each window and group the newest revision, unless it was withdrawn. (Start and tenant are part of
-    what the id of a window is made of: named here, a condition on them reaches the files.)"""
+    """The newest revision of each window and group, unless it was withdrawn. (Start and tenant are part of a
+    window's id: named here, conditions on them reach the files.)"""
     key = ", ".join(quoted(name) for name in ("window_id", "start", "tenant", *groups))
     newest = f"row_number() OVER (PARTITION BY {key} ORDER BY revision DESC) = 1"
     return f" QUALIFY {newest} AND NOT withdrawn"
 
 
 def quarantine_columns(names: Sequence[str]) -> list[tuple[str, str]]:
-    """The payload is bytes, verbatim; as text where it is UTF-8."""
+    """The payload as bytes, verbatim, and as text where it is UTF-8."""
     return [*plain_columns(names), (_PAYLOAD_TEXT, "TRY(decode(payload))")]
 
 

@@ -1,1 +1,1 @@
-"""Finding events by what they hold: the index of raw parts, and the search that uses it."""
+"""Search for events by their content, with the index of raw parts."""

@@ -1,7 +1,7 @@
-"""Where a page of a search ended, as a text to be handed back: the key of its last row, and what is seen.
+"""The cursor of a search page, as a text: the key of its last row, and what is visible.
 
-It holds no secret and is no promise that rows stay; a text that was changed, or comes from another search, is
-refused, never guessed at.
+It holds no secret and does not guarantee that rows stay; a text that was changed, or belongs to another
+search, is refused.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _HINT: Final = "leave the cursor out to begin again, or repeat the search that g
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    span: Interval | None  # as the first page saw it: SINCE does not move on
-    bound: int  # slices after this place of the ledger came later, and are not seen
+    span: Interval | None  # as on the first page: SINCE does not move on
+    bound: int  # slices after this ledger offset came later, and are not visible
     after: Key
 
     def text(self, identity: str) -> str:
@@ -39,7 +39,7 @@ class Cursor:
 
 
 def identity_of(search: Search, stream: str, tenant: str | None) -> str:
-    """Equal for two searches that say the same; how many rows a page has is not part of it."""
+    """Equal for equivalent searches; the size of a page is not part of it."""
     said = repr(
         (stream, tenant, _plain(search.where), _plain(search.filter), _plain(search.time), search.order)
     )
@@ -71,7 +71,7 @@ def _check(body: bytes) -> bytes:
 
 
 def _plain(said: object) -> object:
-    """What is said, without where it stands in the text."""
+    """The search without positions in the text."""
     if isinstance(said, tuple):
         return tuple(map(_plain, said))
     fields = getattr(said, "__dataclass_fields__", None)

@@ -1,8 +1,8 @@
-"""The kernel of a search: the rows of one raw part that it is about, in order, as places and not as payloads.
+"""The kernel of a search: the matching rows of one raw part, in order, as positions without payloads.
 
-The index is asked first, narrow columns next, then the columns of fields; a payload is read only where those
-cannot tell, for a row that passed the others, and only as
-long as rows are needed. Can run in any process. Nothing is written here.
+The index is used first, narrow columns next, then the columns of fields; a payload is read only if those are
+not enough, for rows that passed the others, and only as long as rows are needed. Can run in any process.
+Nothing is written here.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from tidemill.query.search.by_columns import ColumnFilter, column_filter
 from tidemill.query.search.cursor import Key
 from tidemill.query.search.matching import Matcher, name_of
 from tidemill.raw.footers import declared_in
+from tidemill.raw.payloads import PartPayloads
 from tidemill.storage.tables.parts import open_part
 
 Order = Literal["ts", "arrival"]
 COLUMN: Final[Mapping[Order, str]] = {"ts": "event_time", "arrival": "arrival"}
 TENANT: Final = "tenant"
-_FIRST_ROWS: Final = 256  # whose payloads are looked into at first
-_KEPT_BYTES: Final = 64 << 20  # of payloads, of which the next rows may need some again
+_FIRST_ROWS: Final = 256  # rows whose payloads are read at first
+_KEPT_BYTES: Final = 64 << 20  # bytes of payloads that are cached, since the next rows may need them again
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SearchScope:
-    """What is searched for, the same in every part."""
+    """What is searched, the same in every part."""
 
     where: Condition | None
     filter: Condition | None
@@ -69,13 +70,13 @@ class FindUnit:
     number: int  # of the part, among those that are considered
     raw: str
     rows: int
-    index: str | None  # None: it has none
-    seqs: Callable[[str], int | None]  # place of a slice in the ledger
+    index: str | None  # None: not indexed
+    seqs: Callable[[str], int | None]  # ledger offset of a slice
 
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Rows in the order of the search, no more than are needed; and what it took."""
+    """Rows in the order of the search, no more than needed; and statistics."""
 
     number: int
     value: Ints
@@ -83,10 +84,10 @@ class Hits:
     line: Ints
     row: Ints
     total: int | None
-    entries: int  # of the index that were read
+    entries: int  # index entries that were read
     groups: int  # row groups of the index that were read
-    fetched: int  # rows of raw whose narrow columns passed or not, but were looked at
-    filtered: int  # rows whose payload was looked into
+    fetched: int  # rows of raw whose narrow columns were read
+    filtered: int  # rows whose payload was read
 
 
 def find(unit: FindUnit) -> Iterator[Hits]:
@@ -107,7 +108,7 @@ def slices_of(unit: SlicesUnit) -> Iterator[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class KnownRows:
-    """Places of slices in the ledger, for a process that cannot ask it."""
+    """Ledger offsets of slices, for a process without access to the ledger."""
 
     seqs: Mapping[str, int]
 
@@ -133,8 +134,10 @@ class _Finder:
         unit, wanted = self._unit, self._wanted
         with open_part(unit.raw, ("tenant", "slice"), metadata=self._metadata) as file:
             self._file = file
-            self._payloads = _Payloads(file)
             self._declared = declared_in(file, unit.raw)
+            conditions = [wanted.filter, wanted.where]
+            paths = [".".join(path.segments) for each in conditions for path in paths_in(each)]
+            self._payloads = _Payloads(file, PartPayloads(self._declared, paths))
             mask = self._by_index()
             value, seq, line, row = self._narrow(mask)
             order = np.lexsort((line, seq, value))
@@ -157,7 +160,7 @@ class _Finder:
     # -- the index
 
     def _by_index(self) -> Mask:
-        """Rows that may be wanted; what the index cannot say is asked of their payloads."""
+        """Rows that may match; what the index cannot decide is left to their payloads."""
         wanted, unit = self._wanted, self._unit
         everything = np.ones(unit.rows, np.bool_)
         if wanted.where is None:
@@ -170,7 +173,7 @@ class _Finder:
             return Matcher(source).rows(wanted.where)
 
     def _names_tenant(self) -> bool:
-        """Whether `tenant` in WHERE is the column of raw, which a search for all of them can name."""
+        """Whether `tenant` in WHERE is the column of raw, which a search over all tenants can name."""
         if self._wanted.tenant is not None or TENANT in self._wanted.indexed:
             return False
         return any(path.segments == (TENANT,) for path in paths_in(self._wanted.where))
@@ -212,7 +215,7 @@ class _Finder:
         return value, seq, line, row
 
     def _groups(self) -> list[tuple[int, int]]:
-        """Row groups with an instant that no row of theirs comes before, first ones first."""
+        """Row groups, each with an instant that none of its rows precedes, in that order."""
         groups = range(self._metadata.num_row_groups)
         if self._wanted.order != "ts":
             return [(0, group) for group in groups]
@@ -221,7 +224,7 @@ class _Finder:
         return sorted(zip(edges, groups, strict=True), reverse=self._wanted.descending)
 
     def _kept(self, table: pa.Table, rows: Ints) -> tuple[Mask, Ints]:
-        """Which of these rows of a group are of the tenant, the span and the slices that are seen."""
+        """Which of these rows of a group belong to the tenant, the span and the visible slices."""
         wanted = self._wanted
         slices = one(table.column("slice"))
         offsets = [self._unit.seqs(slice) for slice in slices.dictionary.to_pylist()]
@@ -251,7 +254,7 @@ class _Finder:
         return True
 
     def _time(self, group: int) -> tuple[int, int]:
-        """Its first and last instant, as far as is known."""
+        """Its first and last instant, as far as known."""
         first, last = self._bounds(group, "event_time")
         return first if isinstance(first, int) else _LEAST, last if isinstance(last, int) else _MOST
 
@@ -263,7 +266,7 @@ class _Finder:
         return (said.min_raw, said.max_raw) if raw else (said.min, said.max)
 
     def _beyond(self, value: Ints, seq: Ints, line: Ints) -> Mask:
-        """Rows that come after where the last page ended."""
+        """Rows after the end of the last page."""
         after = self._wanted.after
         if after is None:
             return np.ones(value.size, np.bool_)
@@ -276,12 +279,12 @@ class _Finder:
         return found
 
     def _may_pass(self, group: int) -> bool:
-        """Whether a row of the group can pass what is asked of fields, by what it says of its columns."""
+        """Whether a row of the group can pass the conditions on fields, by the statistics of its columns."""
         filters = (self._by_columns(number) for number in range(len(self._asked)))
         return all(each is None or each.may_match(group) for each in filters)
 
     def _by_columns(self, number: int) -> ColumnFilter | None:
-        """What is asked, as columns of the part can tell; None: its payloads have to."""
+        """The condition on the columns of the part; None: payloads are needed."""
         if number not in self._filters:
             condition, with_tenant = self._asked[number]
             found = None if with_tenant else column_filter(condition, self._declared, self._file)
@@ -291,7 +294,7 @@ class _Finder:
     # -- fields
 
     def _first(self, row: Ints, candidates: Ints) -> Ints:
-        """The first of the candidates that pass, as many as are needed; more and more of them at a time."""
+        """The first candidates that pass, as many as are needed; tried in growing batches."""
         found: list[Ints] = []
         count, done, step = 0, 0, max(_FIRST_ROWS, 2 * self._wanted.limit)
         while done < candidates.size and count < self._wanted.limit:
@@ -304,7 +307,7 @@ class _Finder:
         return np.concatenate([np.empty(0, np.int64), *found])[: self._wanted.limit]
 
     def _passing(self, row: Ints) -> Mask:
-        """Whose payload all that is asked is true for; row groups are read one after the other."""
+        """Rows whose payload meets all conditions; row groups are read one after the other."""
         if not self._asked:
             return np.ones(row.size, np.bool_)
         self._filtered += row.size
@@ -312,17 +315,17 @@ class _Finder:
         groups = np.searchsorted(self._starts, row, "right") - 1
         for group in np.unique(groups).tolist():
             mine = np.flatnonzero(groups == group)
-            passed[mine] = self._judged(group, pa.array(row[mine] - self._starts[group]))
+            passed[mine] = self._passing_in_group(group, pa.array(row[mine] - self._starts[group]))
         return passed
 
-    def _judged(self, group: int, inside: pa.Array) -> Mask:
+    def _passing_in_group(self, group: int, inside: pa.Array) -> Mask:
         passed = np.ones(len(inside), np.bool_)
         for number in range(len(self._asked)):
             found = self._by_columns(number)
             if found is None:
                 passed &= self._by_payload(number, group, inside)
                 continue
-            true, unknown = found.rows(group, inside)
+            true, unknown = found.rows([group], inside)
             if unknown.any():
                 left = np.flatnonzero(unknown)
                 true[left] = self._by_payload(number, group, inside.take(pa.array(left)))
@@ -339,14 +342,14 @@ class _Finder:
 
 
 def is_before(low: int, high: int, wanted: SearchScope) -> bool:
-    """Whether all rows between these instants were on the pages before, and nobody counts them."""
+    """Whether all rows between these instants were on earlier pages and need not be counted."""
     if wanted.total or wanted.after is None or wanted.order != "ts":
         return False
     return low > wanted.after[0] if wanted.descending else high < wanted.after[0]
 
 
 class _Enough:
-    """Whether the rows at hand fill the page, so that no later group can add to it."""
+    """Whether the rows found fill the page, so that no later group can add to it."""
 
     def __init__(self, wanted: SearchScope) -> None:
         self._wanted = wanted
@@ -392,16 +395,18 @@ def _is_true(condition: Condition, payload: str) -> bool:
 
 
 class _Payloads:
-    """Payloads of a part by row group; the last few are kept."""
+    """Payloads of a part by row group; the last few are cached."""
 
-    def __init__(self, file: pq.ParquetFile) -> None:
+    def __init__(self, file: pq.ParquetFile, payloads: PartPayloads) -> None:
         self._file = file
+        self._payloads = payloads
         self._kept: dict[int, pa.StringArray] = {}
 
     def of(self, group: int) -> pa.StringArray:
         found = self._kept.pop(group, None)
         if found is None:
-            found = one(self._file.read_row_group(group, ["payload"], use_threads=False).column("payload"))
+            names = self._payloads.names
+            found = self._payloads.of(self._file.read_row_group(group, names, use_threads=False))
         self._kept[group] = found
         while len(self._kept) > 1 and sum(each.nbytes for each in self._kept.values()) > _KEPT_BYTES:
             del self._kept[next(iter(self._kept))]

@@ -1,7 +1,8 @@
-"""Which rows a condition is true for, by the entries of an index: `language.truth` for all rows at once.
+"""Finds the rows for which a condition is true, by the entries of an index: `language.truth` for all rows at
+once.
 
-Only what the question needs is read: rows where a condition is false are looked up under NOT alone. Unknown
-is neither, and is never made up.
+Only what is needed is read: rows where a condition is false are looked up only under NOT. Unknown is neither
+true nor false.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ _TEXT_ORDER: Final[dict[str, Callable[[pa.Array, pa.Scalar], pa.Array]]] = {
 
 
 class Test(Protocol):
-    """What one value of a kind must pass."""
+    """A test that values of one kind must pass."""
 
     def share(self, low: Edge, high: Edge) -> Share:
-        """How many of the values between these, both included, can pass."""
+        """The share of the values between these, both included, that can pass."""
 
     def passed(self, values: Values) -> Mask: ...
 
 
 def name_of(path: Path) -> str:
-    """As paths are declared: steps with dots between them."""
+    """A path as declared: steps joined by dots."""
     return ".".join(path.segments)
 
 
@@ -70,7 +71,7 @@ class Matcher:
         self._has: dict[tuple[str, str], Mask] = {}
 
     def rows(self, condition: Condition) -> Mask:
-        """Where it is true."""
+        """The rows for which it is true."""
         return self._mask(condition, wanted=True)
 
     def would_read(self, condition: Condition, *, wanted: bool = True) -> tuple[int, int]:
@@ -186,7 +187,7 @@ def _passing_rows(group: EntryGroup, test: Test) -> Ints:
 
 
 def _tests(condition: ValueTest) -> tuple[dict[str, Test], bool]:
-    """The test of each kind, and whether the condition says that none passes."""
+    """The test for each kind, and whether the condition is that none passes."""
     match condition:
         case Compare(_, "!=", literal):
             return {kind_of(literal.value): _compare("=", literal.value)}, True
@@ -227,7 +228,7 @@ def _between(low: Scalar, high: Scalar) -> dict[str, Test]:
 
 
 def _share_of(operator: str, low: Edge, high: Edge, value: Edge) -> Share:
-    """Of values that are known exactly; `low` and `high` are of the kind of `value`."""
+    """For values that are known exactly; `low` and `high` are of the kind of `value`."""
     assert isinstance(low, type(value))
     assert isinstance(high, type(value))
     below = high < value  # type: ignore[operator]
@@ -264,7 +265,7 @@ class _Text:
 
 
 class _Number:
-    """By doubles; those that fall on the same double are compared exactly."""
+    """By doubles; numbers with the same double are compared exactly."""
 
     def __init__(self, operator: str, key: Key) -> None:
         self._operator = operator
@@ -350,7 +351,7 @@ class _OneOf:
 
 
 class _AnyCase:
-    """ILIKE; upper and lower case lie apart, so no group is left out for its first and last text."""
+    """ILIKE; upper and lower case are apart in the order, so no group is excluded by its bounds."""
 
     def __init__(self, pattern: str) -> None:
         self._matches = like(lowered(pattern))
@@ -386,7 +387,7 @@ def _matching(values: Values, matches: Callable[[str], bool]) -> Mask:
 
 
 def _prefix(pattern: str) -> bytes:
-    """What every text of the pattern begins with."""
+    """The constant beginning of the pattern."""
     found: list[str] = []
     characters = iter(pattern)
     for char in characters:

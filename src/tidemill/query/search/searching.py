@@ -1,7 +1,7 @@
 """A search over a snapshot of raw, with the index of the parts that have one: pages of events, in order.
 
-The same search over the same snapshot gives the same page, whether parts are indexed or not; what no index
-covers is scanned, and said. Reads, never writes.
+The same search over the same snapshot gives the same page, whether parts are indexed or not; parts without an
+index are scanned, which is reported. It only reads.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from tidemill.engine import Engine
 from tidemill.engine.session import default_cores
-from tidemill.model.completeness import Arrivals, Completeness, Missing, completeness
+from tidemill.model.completeness import PUT_BACK, Arrivals, Completeness, Missing, completeness, damaged
 from tidemill.model.conditions.ast import paths_in
 from tidemill.model.conditions.types import check_types
 from tidemill.model.errors import QueryError
 from tidemill.model.suggestions import closest
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, cut, format_instant
 from tidemill.outputs.index.entries import index_source, metadata_of
 from tidemill.outputs.index.table import index_path
 from tidemill.query.language.ast import Search, Since
@@ -41,6 +41,8 @@ from tidemill.query.search.finding import (
     slices_of,
 )
 from tidemill.query.search.matching import Matcher, name_of
+from tidemill.raw.footers import declared_in
+from tidemill.raw.payloads import PartPayloads
 from tidemill.storage.tables.parts import open_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
@@ -65,17 +67,17 @@ ROWS: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SearchFacts:
-    """What a search took. Parts are those of raw."""
+    """Statistics of a search. Parts are those of raw."""
 
     parts: int
     pruned: int  # parts that can hold nothing of the tenant and the span
     unread: int  # parts that were not needed once the page was full
-    scanned: int  # parts without an index, whose payloads were looked into for WHERE
+    scanned: int  # parts without an index, whose payloads were read for WHERE
     scanned_rows: int  # in those
     index_entries: int
     index_groups: int
-    rows_fetched: int  # rows whose time, tenant and slice were looked at
-    rows_filtered: int  # rows whose payload was looked into
+    rows_fetched: int  # rows whose time, tenant and slice were read
+    rows_filtered: int  # rows whose payload was read
     raw_version: int
     index_version: int | None
 
@@ -85,7 +87,7 @@ class SearchPage:
     """A page."""
 
     rows: pa.Table  # ROWS
-    total: int | None  # rows on all pages, when it was asked for
+    total: int | None  # rows on all pages, if requested
     cursor: str | None  # of the next page; None: this is the last one
     tenant: str | None  # None: of all tenants
     span: Interval | None
@@ -106,7 +108,7 @@ class SearchPlan:
     scanned_rows: int
     index_groups: int
     index_entries: int
-    payloads: bool  # whether payloads are looked into before a page is cut
+    payloads: bool  # whether payloads are read before a page is complete
     indexed: tuple[str, ...]
     raw_version: int
     index_version: int | None
@@ -115,10 +117,10 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What is searched: snapshots of raw and of the index (None: there is none), and where the ledger stands.
+    """What is searched: snapshots of raw and of the index (None: there is none), and the state of the ledger.
 
-    `bound` is the place of the last slice that was accepted when the snapshot was taken or before: ask for it
-    first. `seqs` says the place of a slice. Raw before `raw_from` has expired.
+    `bound` is the offset of the last slice that was accepted when or before the snapshot was taken: read it
+    first. `seqs` gives the offset of a slice. Raw before `raw_from` has expired.
     """
 
     stream: str
@@ -128,8 +130,9 @@ class Searched:
     bound: int
     seqs: Callable[[str], int | None]
     raw_from: int | None = None
+    lost: Sequence[Interval] = ()  # spans of parts of raw that are damaged and cannot be made again
     types: Mapping[str, str] = field(default_factory=dict)  # of declared paths
-    timezone: str | None = None  # of instants that are written without an offset
+    timezone: str | None = None  # of instants without an offset
 
 
 def search(
@@ -144,8 +147,8 @@ def search(
     engine: Engine | None = None,
     arrivals: Arrivals = NO_ARRIVALS,
 ) -> SearchPage:
-    """One page; `tenant` None is for all of them. `limit` goes before that of the text. With an engine the
-    parts are searched on Spark, otherwise here."""
+    """One page; `tenant` None: for all. `limit` overrides that of the text. With an engine the parts are
+    searched on Spark, else in process."""
     check(said, over, tenant)
     size = _limit(said.limit if limit is None else limit)
     identity = identity_of(said, over.stream, tenant)
@@ -157,7 +160,7 @@ def search(
         where=said.where, filter=said.filter, indexed=over.indexed, span=span, tenant=tenant,
         order=order, descending=descending, bound=bound,
         after=at.after if at is not None else None,
-        limit=size + 1,  # one more says whether there is another page
+        limit=size + 1,  # one more shows whether there is another page
         total=total,
     )  # fmt: skip
     parts = _ordered(_parts(over, span, tenant), wanted)
@@ -180,7 +183,7 @@ def search(
 def explain(
     over: Searched, said: Search, *, tenant: str | None, now: int, arrivals: Arrivals = NO_ARRIVALS
 ) -> SearchPlan:
-    """What `search` would read for the first page with a total; nothing but the index' statistics is read."""
+    """What `search` would read for the first page with a total; only statistics of the index are read."""
     check(said, over, tenant)
     span = _span(said, now, over.timezone)
     order, descending = _order(said)
@@ -208,7 +211,7 @@ def explain(
 
 
 def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> Completeness:
-    """Of a search: what expired from raw cannot be found any more."""
+    """The completeness of a search: what expired from raw cannot be found."""
     asked = span or Interval(MIN_INSTANT, MAX_INSTANT)
     gone = over.raw_from
     missing = []
@@ -221,6 +224,9 @@ def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> 
                 "Rollups may still have their numbers; a longer retention.raw keeps events longer",
             )
         )
+    missing += [
+        damaged(part, "raw", PUT_BACK) for one in over.lost for part, is_lost in cut(asked, [one]) if is_lost
+    ]
     return completeness(arrivals, span, None, missing)
 
 
@@ -228,8 +234,8 @@ def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> 
 
 
 def check(said: Search, over: Searched, tenant: str | None) -> None:
-    """WHERE names only what is indexed (and `tenant`, in a search for all of them), and what is declared is
-    compared with values of its type."""
+    """Check that WHERE names only indexed paths (and `tenant`, in a search over all tenants), and compares
+    declared ones with values of their type."""
     known = {*over.indexed, *((TENANT,) if tenant is None else ())}
     for path in paths_in(said.where):
         dotted = any("." in step for step in path.segments)
@@ -270,7 +276,7 @@ def _order(said: Search) -> tuple[Order, bool]:
 
 
 def _span(said: Search, now: int, zone: str | None) -> Interval | None:
-    if isinstance(said.time, Since):  # however long: what there is starts in the year 1
+    if isinstance(said.time, Since):  # however long: data start in the year 1
         return Interval(max(MIN_INSTANT, now - said.time.duration), now)
     return span_of(said.time, now, zone)
 
@@ -288,7 +294,7 @@ def _parts(over: Searched, span: Interval | None, tenant: str | None) -> list[Pa
 
 
 def _ordered(parts: Sequence[Part], wanted: SearchScope) -> list[Part]:
-    """Those that can hold the first rows come first; those of earlier pages are left out."""
+    """Parts that can hold the first rows come first; those of earlier pages are left out."""
     if wanted.order != "ts":
         return list(parts)
     parts = [part for part in parts if not _is_before(part, wanted)]
@@ -350,7 +356,7 @@ def _is_full(hits: Sequence[Hits], wanted: SearchScope, following: Part) -> bool
 
 
 def _on_engine(engine: Engine, units: Sequence[FindUnit]) -> list[Hits]:
-    """Another process cannot ask the ledger: it is told the places of the slices of its part."""
+    """Another process has no access to the ledger: it gets the offsets of the slices of its part."""
     listed = engine.run(slices_of, [SlicesUnit(unit.raw) for unit in units], "slices to search")
     numbered = []
     for unit, slices in zip(units, listed, strict=True):
@@ -391,32 +397,48 @@ def _last(page: _Page) -> tuple[int, int, int]:
 
 
 def _rows(raw: Sequence[str], page: _Page) -> pa.Table:
-    """The events themselves, in the order of the page."""
+    """The events of the page, in order."""
     if not page.row.size:
         return ROWS.empty_table()
-    pieces: list[pa.Table] = []
+    units: list[_Fetch] = []
     offsets: list[np.ndarray] = []
     for part in np.unique(page.part).tolist():
         mine = np.flatnonzero(page.part == part)
         mine = mine[np.argsort(page.row[mine], kind="stable")]
-        pieces.extend(_fetched(raw[part], page.row[mine]))
+        units.extend(_fetches(raw[part], page.row[mine]))
         offsets.append(mine)
     back = np.empty(page.row.size, np.int64)
     back[np.concatenate(offsets)] = np.arange(page.row.size)
+    with ThreadPoolExecutor(min(len(units), default_cores())) as pool:
+        pieces = list(pool.map(_fetched, units))
     return pa.concat_tables(pieces).take(pa.array(back)).combine_chunks()
 
 
-def _fetched(path: str, rows: np.ndarray) -> Iterator[pa.Table]:
-    """Rows of a part, in ascending order."""
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """Rows of one row group."""
+
+    path: str
+    group: int
+    inside: pa.Array
+
+
+def _fetches(path: str, rows: np.ndarray) -> Iterator[_Fetch]:
+    """Rows of a part, in ascending order, by row group."""
     metadata = metadata_of(path)
     sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     groups = np.searchsorted(starts, rows, "right") - 1
-    with open_part(path, metadata=metadata) as file:
-        for group in np.unique(groups).tolist():
-            inside = pa.array(rows[groups == group] - starts[group])
-            table = file.read_row_group(group, list(COLUMNS), use_threads=False)
-            yield table.select(list(COLUMNS)).take(inside).cast(ROWS)
+    for group in np.unique(groups).tolist():
+        yield _Fetch(path, group, pa.array(rows[groups == group] - starts[group]))
+
+
+def _fetched(unit: _Fetch) -> pa.Table:
+    with open_part(unit.path, metadata=metadata_of(unit.path)) as file:
+        payloads = PartPayloads(declared_in(file, unit.path))
+        names = list(dict.fromkeys([*COLUMNS, *payloads.names]))
+        table = file.read_row_group(unit.group, names, use_threads=False).take(unit.inside)
+    return payloads.put_back(table).select(list(COLUMNS)).cast(ROWS)
 
 
 def _facts(over: Searched, said: Search, units: Sequence[FindUnit], hits: Sequence[Hits]) -> SearchFacts:

@@ -1,4 +1,4 @@
-"""Searches of an open warehouse. They look at raw and its index, and start no JVM unless asked to."""
+"""Searches an open warehouse: raw and its index. Starts no JVM unless asked to."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def find(
 
 
 def _read(asked: str | Mapping[str, object]) -> tuple[Search, str]:
-    """The search, and its text: of a document the one that says the same."""
+    """The search and its text; of a document an equivalent one."""
     if isinstance(asked, str) and not asked.lstrip().startswith("{"):
         return parse_search(asked), asked
     said = search_from(asked)
@@ -70,7 +70,7 @@ def _read(asked: str | Mapping[str, object]) -> tuple[Search, str]:
 
 def _searched(warehouse: Warehouse, stream: str) -> Searched:
     declared = warehouse.project.stream(stream)
-    # The ledger first: what the snapshot has is in it then.
+    # The ledger first, so that it has everything that the snapshot has.
     accepted = warehouse.state.slices(
         stream, SliceStatus.ACCEPTED, newest=True, limit=1
     )  # before the snapshot
@@ -90,6 +90,7 @@ def _searched(warehouse: Warehouse, stream: str) -> Searched:
         bound=accepted[0].seq if accepted else 0,
         seqs=offset,
         raw_from=warehouse.expiries.seal(stream),
+        lost=[one.span for one in warehouse.lost("raw", stream)],
         types={path: field.type for path, field in declared.fields.items()},
         timezone=declared.query.timezone,
     )

@@ -1,13 +1,14 @@
 """One accept batch: pending slices in ledger order through stage, gate and write to one raw commit.
 
-The raw commit is the commit point. Whatever a crash leaves before it is thrown away and done again; whatever
-it leaves after it is taken up by `catch_up` from what the commit itself says.
+The raw commit is the commit point. What a crash leaves before it is removed and done again; what it leaves
+after it is recorded by `catch_up` from the commit itself.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -19,10 +20,11 @@ from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.formats.arrays import Mask
-from tidemill.formats.arrow import one, read_ipc
+from tidemill.formats.arrow import one
 from tidemill.formats.declared import located_columns, raw_columns
 from tidemill.formats.key_runs import key_ranges
 from tidemill.formats.plan import ReadPlan, plan_for, reading_of
+from tidemill.formats.stored_slice import is_compressed
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Counts, Format, Repeat, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import Interval
@@ -39,6 +41,8 @@ from tidemill.raw.quarantine import REPLAY
 from tidemill.raw.tables import is_by_day, quarantine_table, raw_table
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import local_copy
+from tidemill.storage.ipc import read_ipc
 from tidemill.storage.state.protocol import BatchRecord, ClockState, Progress, SliceResult, State
 from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.table import Table
@@ -46,12 +50,12 @@ from tidemill.storage.tables.table import Table
 log = logging.getLogger(__name__)
 
 WRITE_BYTES: Final = 160 << 20  # slice bytes that become one set of raw parts
-LARGE_BYTES: Final = 16 << 20  # of a raw part: a scan gains nothing from larger ones
-MANY_SLICES: Final = 64  # in a raw part; to pack them in groups would make more parts of it, not fewer
-NEVER_LARGE: Final = 1 << 62  # slices of one part may have to be packed apart
-GATE_KEYS: Final = 100_000  # keys below which one task decides the whole batch
+LARGE_BYTES: Final = 16 << 20  # of a raw part: scans gain nothing from larger ones
+MANY_SLICES: Final = 64  # in a raw part; packing them in groups would make more parts, not fewer
+NEVER_LARGE: Final = 1 << 62  # for parts whose slices may have to be packed separately
+GATE_KEYS: Final = 100_000  # with fewer keys one task decides the whole batch
 TASKS_PER_CORE: Final = 2
-CHUNKS_PER_PIECE: Final = 2  # of a large slice that several tasks read
+CHUNKS_PER_PIECE: Final = 2  # chunks of a large slice that several tasks read
 
 Report = Callable[[str, float], None]
 
@@ -65,18 +69,18 @@ class Batch:
     record: BatchRecord
     raw_parts: int
     raw_bytes: int
-    taps: Path | None  # folder of what the tap left, valid until `finish`
+    taps: Path | None  # folder with what the tap wrote, valid until `finish`
 
 
 @dataclass(slots=True)
 class _Slice:
-    """A slice of the batch on its way through."""
+    """A slice of the batch in progress."""
 
     entry: SliceEntry
     chunks: list[int] = field(default_factory=list)  # numbers of its staged chunks
     error: str | None = None
-    retry_at: int | None = None  # with an error by its storage
-    failed_as: str | None = None  # with an error by its content
+    retry_at: int | None = None  # set with an error of its storage
+    failed_as: str | None = None  # set with an error of its content
     watermark: int | None = None
     duplicate: int = 0
     conflict: int = 0
@@ -85,9 +89,9 @@ class _Slice:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """How far the batch brings the stream."""
+    """How far the batch moves the clocks of the stream."""
 
-    clocks: Sequence[ClockState]  # of the sources that it heard of
+    clocks: Sequence[ClockState]  # of the sources in it
     progress: Progress
     buffer: StreamBuffer
 
@@ -121,11 +125,12 @@ class Acceptor:
         self.quarantine: Table = quarantine_table(warehouse, stream.name)
         self.runs = layout.gate(warehouse, stream.name)
         self.refused_before: Callable[[], int | None] = lambda: None  # events of an earlier time are refused
-        self._buffer: tuple[int, StreamBuffer] | None = None  # as a version of raw has it
+        self._buffer: tuple[int, StreamBuffer] | None = None  # for a version of raw
 
     def accept(self, now: int = 0) -> Batch | None:
-        """Take the oldest pending slices that fit one batch; None when there are none. Those that cannot be
-        had from storage are tried again some time after `now`."""
+        """Accept the oldest pending slices that fit one batch; None if there are none. Those whose file
+        cannot be read are tried again some time after `now`."""
+        base = self.raw.refresh(), self.quarantine.refresh()  # before anything is read that others may change
         entries = self.state.pending(self.stream.name, self.settings.batch_bytes)
         if not entries:
             return None
@@ -152,7 +157,7 @@ class Acceptor:
         failpoint("accept.after_write")
 
         self.progress("commit", 0.95)
-        record = self._commit(batch, slices, chunks, gated, moved, written)
+        record = self._commit(batch, slices, chunks, gated, moved, written, base)
         self._buffer = (record.raw_version, moved.buffer)
         self.progress("commit", 1.0)
         parts = [part for w in written for part in w.raw]
@@ -166,12 +171,12 @@ class Acceptor:
         )
 
     def moved_on(self, before: int, version: int) -> None:
-        """Raw has another version and the same rows: what is known of one holds for the other."""
+        """Raw has a new version with the same rows: what is known of the old one holds for it."""
         if self._buffer is not None and self._buffer[0] == before:
             self._buffer = (version, self._buffer[1])
 
     def finish(self) -> None:
-        """Nothing more is read from staging: empty it."""
+        """Empty staging: nothing more is read from it."""
         self.raw.clean_staging()
         self.quarantine.clean_staging()
 
@@ -192,7 +197,7 @@ class Acceptor:
         for chunk in staged:
             if chunk.error is not None:
                 self._fail(by_id[chunk.slice], chunk, chunk.error, now)
-        # Half a slice is no slice: when a piece of it fails, none of its records count.
+        # If a piece of a slice fails, none of its records count.
         chunks = [chunk for chunk in staged if by_id[chunk.slice].error is None]
         for number, chunk in enumerate(chunks):
             by_id[chunk.slice].chunks.append(number)
@@ -225,13 +230,16 @@ class Acceptor:
         size = self.settings.chunk_bytes * CHUNKS_PER_PIECE
         if new.format is not Format.NDJSON or new.codec is not Codec.NONE or new.size <= size * 3 // 2:
             return [whole]
+        with suppress(OSError):  # reported when it is read
+            if is_compressed(local_copy(self.warehouse / new.path)):
+                return [whole]
         return [
             replace(whole, size=min(size, new.size - start), byte_range=(start, min(start + size, new.size)))
             for start in range(0, new.size, size)
         ]
 
     def _tasks(self, size: int) -> int:
-        """Small work is not worth being spread."""
+        """How many tasks to use: small work is not worth distributing."""
         return max(1, min(TASKS_PER_CORE * self.engine.parallelism, size >> 21))
 
     # -- gate
@@ -285,9 +293,9 @@ class Acceptor:
     def _clocks(
         self, slices: Sequence[_Slice], chunks: Sequence[StagedChunk], gated: Sequence[Gated]
     ) -> _Moved:
-        """Watermarks as the slices come by, in ledger order: what each one meets, and what it leaves."""
+        """The watermark as the slices pass in ledger order: what each one meets, and what it leaves."""
         now = {s.entry.id: self._passing(s, chunks, gated) for s in slices}
-        if _sent_back(slices):  # accepted slices may follow: all come by again, each at its place
+        if _sent_back(slices):  # accepted slices may follow: all pass again, each at its offset
             entries = [e for e in self.state.slices(self.stream.name) if e.id not in now]
             offsets = {e.id: e.seq for e in (*entries, *(s.entry for s in slices))}
             passings = sorted([*recorded(settled(entries)), *now.values()], key=lambda p: offsets[p.slice])
@@ -314,7 +322,7 @@ class Acceptor:
         )
 
     def _buffered(self, progress: Progress) -> StreamBuffer:
-        """What the batches before have left; the one that this process committed is still at hand."""
+        """The buffer that earlier batches left; that of the last commit of this process is in memory."""
         known, self._buffer = self._buffer, None
         if known is not None and known[0] == self.raw.version:
             return known[1]
@@ -327,25 +335,20 @@ class Acceptor:
         gated: Sequence[Gated], moved: _Moved, work: Path, now: int,
     ) -> list[Written]:  # fmt: skip
         by_id = {s.entry.id: s for s in slices}
-        total = sum(chunk.bytes for chunk in chunks)
-        count = -(-total // WRITE_BYTES)
-        if count > 1:  # all cores are busy to the end
-            count = -(-count // self.engine.parallelism) * self.engine.parallelism
-        elif total >= GATE_KEYS * 100:
-            count = self.engine.parallelism
-        groups = spread([max(1, chunk.bytes) for chunk in chunks], max(1, count)) or [[]]
+        groups = self._write_groups(chunks)
         quarantine = self.quarantine.staging(batch)
         drops = [g.drops for g in gated if g.drops is not None]
         rivals = self._rivals(gated)
         replayed = self._replayed(slices)
         summarised: set[str] = set()
         units = []
-        apart = bool(self.stream.manifests.partition_by)  # slices of one part may have to be packed apart
+        # Slices of one part may have to be packed separately.
+        apart = bool(self.stream.manifests.partition_by)
         for number, group in enumerate(groups):
             mine = [by_id[chunks[i].slice] for i in group]
             if number == len(groups) - 1:
-                mine.extend(s for s in slices if not s.chunks)  # failed, or without a record
-            # A slice that spans units is told of once, where it begins.
+                mine.extend(s for s in slices if not s.chunks)  # failed, or without records
+            # A slice that spans units is reported once, where it begins.
             summaries = [self._summary(s, chunks) for s in _unique(mine) if s.entry.id not in summarised]
             summarised.update(s.entry.id for s in mine)
             units.append(
@@ -365,16 +368,7 @@ class Acceptor:
                     slices=rivals,
                     raw_folder=str(work),
                     quarantine_folder=str(quarantine),
-                    footer=BatchFooter(
-                        stream=self.stream.name,
-                        batch=batch,
-                        slices=tuple(summaries),
-                        # Of the batch as a whole; said once.
-                        runs=tuple(Path(g.run).stem for g in gated if g.run) if number == 0 else (),
-                        clocks=tuple(moved.clocks) if number == 0 else (),
-                        progress=ProgressAt(self.raw.version + 1, moved.progress) if number == 0 else None,
-                        reading=self.reading,
-                    ),
+                    footer=self._footer(batch, summaries, gated, moved, first=number == 0),
                     dimensions=len(self.plan.dimensions),
                     measures=len(self.plan.measures),
                     columns=self.columns,
@@ -387,10 +381,40 @@ class Acceptor:
                     tap=self.tap,
                 )
             )
-        return self.engine.run(write, units, "write", total)
+        return self.engine.run(write, units, "write", sum(chunk.bytes for chunk in chunks))
+
+    def _write_groups(self, chunks: Sequence[StagedChunk]) -> list[list[int]]:
+        """Which chunks are written together: one group for each unit of work, at least one."""
+        total = sum(chunk.bytes for chunk in chunks)
+        count = -(-total // WRITE_BYTES)
+        if count > 1:  # so that all cores are busy to the end
+            count = -(-count // self.engine.parallelism) * self.engine.parallelism
+        elif total >= GATE_KEYS * 100:
+            count = self.engine.parallelism
+        return spread([max(1, chunk.bytes) for chunk in chunks], max(1, count)) or [[]]
+
+    def _footer(
+        self,
+        batch: str,
+        summaries: Sequence[SliceSummary],
+        gated: Sequence[Gated],
+        moved: _Moved,
+        *,
+        first: bool,
+    ) -> BatchFooter:
+        """The footer of a part; the first part also has the facts of the batch as a whole."""
+        return BatchFooter(
+            stream=self.stream.name,
+            batch=batch,
+            slices=tuple(summaries),
+            runs=tuple(Path(g.run).stem for g in gated if g.run) if first else (),
+            clocks=tuple(moved.clocks) if first else (),
+            progress=ProgressAt(self.raw.version + 1, moved.progress) if first else None,
+            reading=self.reading,
+        )
 
     def _rivals(self, gated: Sequence[Gated]) -> dict[int, str]:
-        """The slices that hold what a conflict of this batch contradicts, by their place in the ledger."""
+        """The slices with which a conflict of this batch conflicts, by ledger offset."""
         if not any(g.conflicts for g in gated):
             return {}
         seqs: set[int] = set()
@@ -401,7 +425,7 @@ class Acceptor:
         return {seq: entry.id for seq, entry in held.items() if entry is not None}
 
     def _replayed(self, slices: Sequence[_Slice]) -> dict[str, tuple[str, ...]]:
-        """For slices that were judged before: files of later slices that took records out of quarantine."""
+        """For slices that were decided before: files of later slices that took records out of quarantine."""
         if not _sent_back(slices):
             return {}
         replays = [
@@ -457,12 +481,15 @@ class Acceptor:
         gated: Sequence[Gated],
         moved: _Moved,
         written: Sequence[Written],
+        base: tuple[int, int],
     ) -> BatchRecord:
+        """Raw and quarantine must still be at the versions `base`: a process that was taken for dead and goes
+        on must not add what another has accepted since."""
         quarantined = [w.quarantine for w in written if w.quarantine is not None]
-        quarantine_version = self._commit_quarantine(batch, quarantined)
+        quarantine_version = self._commit_quarantine(batch, quarantined, base[1])
         parts = self.raw.publish([part for w in written for part in w.raw])
         failpoint("raw.before_commit")
-        raw_version = self.raw.commit(parts, info={"batch": batch})
+        raw_version = self.raw.commit(parts, info={"batch": batch}, base=base[0])
         failpoint("raw.after_commit")
         record = BatchRecord(
             stream=self.stream.name,
@@ -479,12 +506,12 @@ class Acceptor:
         failpoint("accept.after_state")
         return record
 
-    def _commit_quarantine(self, batch: str, staged: Sequence[StagedPart]) -> int:
+    def _commit_quarantine(self, batch: str, staged: Sequence[StagedPart], base: int) -> int:
         if not staged:
             return self.quarantine.version
         parts = self.quarantine.publish(staged)
         failpoint("quarantine.before_commit")
-        version = self.quarantine.commit(parts, info={"batch": batch})
+        version = self.quarantine.commit(parts, info={"batch": batch}, base=base)
         failpoint("quarantine.after_commit")
         return version
 
@@ -506,9 +533,9 @@ class Acceptor:
         )
 
     def _decision(self, s: _Slice, accepted: int) -> int:
-        """One more when the slice was sent back and what it adds may be another now: other records of it are
-        accepted (a retraction takes a rival away from them and never adds one, so what was accepted stays so,
-        and their number says it all), it repeats rows of others, or metrics look at what came before it."""
+        """One higher if the slice was sent back and what it adds may differ now: other records of it are
+        accepted (a retraction only removes rivals, so accepted records stay accepted and their number is
+        enough to compare), it repeats rows of others, or metrics depend on earlier events."""
         entry = s.entry
         changed = entry.accepted_before is not None and (
             accepted != entry.accepted_before or bool(s.repeats) or self.stream.in_order
@@ -517,8 +544,8 @@ class Acceptor:
 
 
 def batch_id(entries: Sequence[SliceEntry]) -> str:
-    """The same for the same slices; another one when some of them were sent back to the gate, since what the
-    batch made of them before is still on disk under its old name."""
+    """Equal for equal slices; different if some of them were sent back to the gate, since the files of the
+    earlier batch are still on disk."""
     return set_hash(map(_try, entries))[:24]
 
 
@@ -555,7 +582,7 @@ def _newest_accepted(number: int, chunk: StagedChunk, gated: Sequence[Gated]) ->
 
 
 def _kept(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> Mask | None:
-    """Which of the valid records of a chunk are accepted; None: all of them."""
+    """Which of the valid records of a chunk are accepted; None: all."""
     if not any(number in g.duplicates or number in g.conflicts for g in gated):
         return None
     keep = np.ones(chunk.valid, np.bool_)
@@ -568,7 +595,7 @@ def _kept(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> Mask | Non
 
 
 def _rows(numbers: Sequence[int], chunks: Sequence[StagedChunk], gated: Sequence[Gated]) -> Rows:
-    """Accepted rows of a slice; a chunk that ends before the instant asked for is not opened."""
+    """Accepted rows of a slice; chunks that end before the given instant are not opened."""
 
     def after(instant: int) -> Iterator[Timings]:
         for number in numbers:

@@ -1,6 +1,6 @@
-"""After a crash: what was committed is entered in the state, what was not is cleared away.
+"""After a crash: records what was committed in the state, and removes what was not.
 
-Runs before every batch, and costs a few look-ups when nothing happened.
+Runs before every batch, and costs a few look-ups if nothing happened.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ from tidemill.raw.accept.id_runs import (
     make_run,
     merge,
     merged_names,
-    pieces_of,
     plan_merge,
 )
+from tidemill.raw.accept.run_files import pieces_of
 from tidemill.raw.expiry import sealed_files
 from tidemill.raw.footers import EXPIRED, PACKED, BatchFooter, packed_footer
-from tidemill.raw.recall import footers, part_facts, records_of
+from tidemill.raw.recovered_batches import footers, part_facts, records_of
 from tidemill.raw.standins import is_shared
+from tidemill.storage.bucket_path import size_of
 from tidemill.storage.checksums import is_whole
 from tidemill.storage.layout import RUN_SUFFIX
+from tidemill.storage.leases import check_commit
+from tidemill.storage.tables.log import TAKEN_OVER
 from tidemill.storage.tables.table import RESHAPED
 
 log = logging.getLogger(__name__)
 
-PARALLEL_BYTES: Final = 64 << 20  # runs above this are merged by all cores
+PARALLEL_BYTES: Final = 64 << 20  # more bytes of runs than this are merged by all cores
 
 
 def catch_up(acceptor: Acceptor) -> list[str]:
-    """The batches that were committed but not recorded, now recorded."""
+    """Record the batches that were committed but not recorded; returns them."""
     stream, state = acceptor.stream.name, acceptor.state
     seen = state.table_versions(stream)
     acceptor.raw.expect(seen.get("raw", 0))
@@ -48,7 +51,7 @@ def catch_up(acceptor: Acceptor) -> list[str]:
     caught: list[str] = []
     for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
         batch = commit.info.get("batch")
-        if not {EXPIRED, PACKED, RESHAPED}.isdisjoint(commit.info):
+        if not {EXPIRED, PACKED, RESHAPED, TAKEN_OVER}.isdisjoint(commit.info):
             state.record_seen(stream, {"raw": commit.version})
         if batch is None or state.has_batch(stream, batch):
             continue
@@ -63,11 +66,11 @@ def catch_up(acceptor: Acceptor) -> list[str]:
 
 
 def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
-    """Quarantine is committed before raw: what belongs to a batch that raw does not have goes again."""
+    """Quarantine is committed before raw: remove rows of batches that raw does not have."""
     stream, state = acceptor.stream.name, acceptor.state
     for commit in acceptor.quarantine.commits(after=after):
         batch = commit.info.get("batch")
-        if EXPIRED in commit.info:
+        if not {EXPIRED, TAKEN_OVER}.isdisjoint(commit.info):
             state.record_seen(stream, {"quarantine": commit.version})
         if batch is None or state.has_batch(stream, batch):
             continue
@@ -80,22 +83,24 @@ def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
 
 
 def ensure_runs(acceptor: Acceptor) -> None:
-    """The gate must remember every accepted id: runs that are gone or damaged are made again from raw."""
+    """The gate must know every accepted id: runs that are missing or damaged are made again from raw."""
     known = acceptor.state.runs(acceptor.stream.name)
     missing = [name for name in known if not is_whole(acceptor.runs / name)]
     if missing:
         log.warning("making %d id runs again", len(missing), extra={"stream": acceptor.stream.name})
         acceptor.state.replace_runs(acceptor.stream.name, known, rebuild_runs(acceptor))
         known = acceptor.state.runs(acceptor.stream.name)
-    if acceptor.runs.is_dir():
-        for path in acceptor.runs.iterdir():
-            if path.name not in known:
-                path.unlink()
+    found = list(acceptor.runs.iterdir()) if acceptor.runs.is_dir() else []
+    unknown = [path for path in found if path.name not in known]
+    if unknown:
+        check_commit(acceptor.raw.root)  # after they were listed: none is of a process that took over
+    for path in unknown:
+        path.unlink(missing_ok=True)
 
 
 def rebuild_runs(acceptor: Acceptor) -> list[str]:
-    """Names of runs that hold every accepted id, oldest first: those at hand when they do, else from raw and
-    from what expiry kept of it."""
+    """Names of runs that hold every accepted id, oldest first: existing ones if they do, else made from raw
+    and from the ids that expiry kept."""
     acceptor.runs.mkdir(parents=True, exist_ok=True)
     for run in acceptor.runs.glob(f"*{RUN_SUFFIX}"):
         if not is_whole(run):
@@ -121,7 +126,7 @@ def rebuild_runs(acceptor: Acceptor) -> list[str]:
     units = [
         unit for batches in recorded.together() for unit in _run_units(acceptor, recorded, batches, sealed)
     ]
-    size = sum(Path(path).stat().st_size for unit in units for path in unit.raw)
+    size = sum(size_of(path) for unit in units for path in unit.raw)
     return [Path(path).name for path in acceptor.engine.run(make_run, units, "id runs", size)]
 
 
@@ -133,7 +138,7 @@ class _Recorded:
         self.paths: dict[str, list[str]] = {}
         self.pieces: dict[str, set[str]] = {}
         self.members: dict[str, set[str]] = {}  # slices of a batch
-        self.shared: dict[str, list[str]] = {}  # parts with rows of several batches -> those
+        self.shared: dict[str, list[str]] = {}  # parts with rows of several batches -> the batches
 
     def add(self, path: str, said: Sequence[BatchFooter], *, has_rows: bool) -> None:
         for footer in said:
@@ -144,12 +149,12 @@ class _Recorded:
             self.members.setdefault(footer.batch, set()).update(summary.id for summary in footer.slices)
 
     def age(self, batch: str) -> int:
-        """The place in the ledger of its oldest slice."""
+        """The ledger offset of its oldest slice."""
         return min((self.seqs[name] for name in self.members[batch]), default=len(self.seqs) + 1)
 
     def together(self) -> list[list[str]]:
-        """Batches in groups: those that have rows in one part are read together. Oldest first; those without
-        a run were accepted without a gate, and are left out."""
+        """Batches in groups: those with rows in one part are read together. Oldest first; batches without a
+        run were accepted without a gate, and are left out."""
         leader = {batch: batch for batch, runs in self.pieces.items() if runs}
 
         def led_by(batch: str) -> str:
@@ -171,14 +176,14 @@ class _Recorded:
 def _run_units(
     acceptor: Acceptor, recorded: _Recorded, batches: Sequence[str], sealed: Sequence[str]
 ) -> list[RunUnit]:
-    """The run of these batches: of several files when their parts are many."""
+    """Units for the run of these batches: several if they have many parts."""
     mine = frozenset(batches)
     pieces = sorted({piece for batch in batches for piece in recorded.pieces[batch]})
     members = frozenset(name for batch in batches for name in recorded.members[batch])
     own = [path for batch in batches for path in recorded.paths[batch]]
     shared = [path for path, held in recorded.shared.items() if not mine.isdisjoint(held)]
     raw = sorted({*own, *shared})
-    sizes = [max(1, Path(path).stat().st_size) for path in raw]
+    sizes = [max(1, size_of(path)) for path in raw]
     files = spread(sizes, max(1, sum(sizes) // PARALLEL_BYTES)) if shared else [list(range(len(raw)))]
     names = merged_names(pieces, max(1, len(files)))
     return [
@@ -196,10 +201,10 @@ def _run_units(
 
 
 def merge_runs(acceptor: Acceptor) -> Sequence[str]:
-    """Merge runs of about one size, so that the gate has few to look at; the names that went."""
+    """Merge runs of similar size, so that the gate has few to search; returns the names of removed ones."""
     stream, state = acceptor.stream.name, acceptor.state
     names = state.runs(stream)
-    sizes = {name: (acceptor.runs / name).stat().st_size for name in names}
+    sizes = {name: size_of(acceptor.runs / name) for name in names}
     old = plan_merge(sizes)
     if not old:
         return ()

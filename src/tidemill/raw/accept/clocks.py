@@ -1,6 +1,6 @@
-"""The watermark of a stream while its slices come by, in the order of the ledger, and what it lets go.
+"""The watermark of a stream as its slices pass in ledger order, and the held events it releases.
 
-What a slice met is on record once it was judged; only those that are judged now are met by something new.
+The watermark that a slice met is recorded when the slice is decided; it is computed only for new slices.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tidemill.storage.tables.table import Table
 
 @dataclass(frozen=True, slots=True)
 class Passing:
-    """A slice as it comes by."""
+    """A slice as it passes."""
 
     slice: str
     source: str
     arrival: int
-    newest: int | None  # of its accepted records; None: there is none, and nothing moves
+    newest: int | None  # of its accepted records; None: it has none, and nothing moves
     rows: Rows = no_rows  # those that are still to be released
-    recorded: bool = False  # it was judged before, and met `met` then
+    recorded: bool = False  # it was decided before, and met `met` then
     met: int | None = None
 
 
@@ -45,12 +45,12 @@ class SliceClocks:
         self._released_early = progress.released_early
 
     def pass_by(self, slice_: Passing) -> int | None:
-        """The slice comes by; the watermark that its records meet."""
+        """Pass a slice; returns the watermark that its records meet."""
         met = slice_.met
         if not slice_.recorded:
             met = self.clock.at(slice_.arrival).watermark if self.rules.in_event_time else None
         elif met is not None and met != self.clock.watermark:
-            # As it once was, so that a tolerance that was declared since changes nothing about it.
+            # As recorded then, so that a tolerance declared later changes nothing.
             self.clock = replace(self.clock, watermark=met, emitted=self.clock.emitted + 1)
         if slice_.newest is not None:
             self.clock = self.clock.see(slice_.source, slice_.newest, slice_.arrival)
@@ -72,7 +72,7 @@ class SliceClocks:
 
     @property
     def progress(self) -> Progress:
-        """Of the stream by now. Processing time has none: it is as it was."""
+        """The progress of the stream so far. Unchanged in processing time."""
         if not self.rules.in_event_time:
             return self._before
         return Progress(
@@ -92,14 +92,14 @@ class SliceClocks:
 
 
 def settled(entries: Sequence[SliceEntry]) -> list[SliceEntry]:
-    """Of a stream's ledger what is before the first slice that waits to be judged: how far the stream has
-    come after it nobody can know yet."""
+    """The entries of a stream's ledger before the first pending slice. How far the stream has come after that
+    slice is not known yet."""
     waiting = min((e.seq for e in entries if e.status is SliceStatus.PENDING), default=None)
     return [e for e in entries if waiting is None or e.seq < waiting]
 
 
 def recorded(entries: Sequence[SliceEntry]) -> list[Passing]:
-    """The accepted slices of a stream's ledger. Those without a record left no trace and are left out."""
+    """The accepted slices of a stream's ledger, without those that have no records."""
     return [
         Passing(e.id, e.slice.source, e.slice.arrival, e.observed.end - 1, recorded=True, met=e.watermark)
         for e in sorted(entries, key=lambda e: e.seq)
@@ -110,13 +110,13 @@ def recorded(entries: Sequence[SliceEntry]) -> list[Passing]:
 def all_again(
     rules: TimeRules, passings: Sequence[Passing], raw: Table
 ) -> tuple[SliceClocks, list[int | None]]:
-    """All slices of a stream come by once more, from the first; what was judged before is read from raw. The
-    clocks after it, and what each of them met."""
+    """Pass all slices of a stream again, from the first; those decided before are read from raw. Gives the
+    clocks afterwards, and the watermark that each slice met."""
     first = SliceClocks(replace(rules, max_bytes=None))
     after: dict[str, int] = {}
     for each in passings:
         first.pass_by(replace(each, rows=no_rows))
-        # The bound may have let go of more than this, never of less.
+        # The size limit may have released more than this, never less.
         if each.recorded and first.clock.watermark is not None:
             after[each.slice] = first.clock.watermark
     found = held(raw, after) if rules.in_event_time else {}

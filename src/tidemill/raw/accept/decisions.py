@@ -1,8 +1,8 @@
 """What the gate decided for each record of a slice, read back from raw and quarantine.
 
-It only reads, and never guesses: duplicates leave no row behind, so a record is called one only when nothing
-else can have become of it. Where rows have expired, or left quarantine to be judged again, the ledger's
-counts may still tell; where they do not, what became of the record is unknown.
+It only reads, and never guesses. Duplicates leave no row, so a record is called a duplicate only if no other
+outcome is possible. Where rows have expired, or left quarantine to be decided again, the ledger's counts may
+still settle it; otherwise the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from tidemill.formats.decode import decode
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, SliceEntry
 from tidemill.raw.standins import batch_of, is_shared
+from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
 UNKNOWN: Final = "unknown"
 KINDS: Final = (UNKNOWN, *(outcome.value for outcome in RecordOutcome))
-READ_BYTES: Final = 64 << 20  # of a slice, to name records that neither table names
+READ_BYTES: Final = 64 << 20  # of a slice, read to find the ids of records that neither table has
 _CHUNK: Final = 1 << 20
 _REFUSED: Final = ["line", "outcome", "reason", "detail", "event_id", "content_hash", "accepted_hash"]
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Of a slice with `size` records, the first of which is line 1."""
+    """The decisions for a slice with `size` records, the first of which is line 1."""
 
-    kinds: Bytes  # per record, places in KINDS
-    ids: pa.StringArray  # per record; null where it cannot be told
+    kinds: Bytes  # per record, positions in KINDS
+    ids: pa.StringArray  # per record; null if unknown
     refused: pa.Table  # rows of quarantine, by line
     lines: Ints  # of those
-    code: str | None  # of rejected ones without a row in quarantine, where there is only one it can be
+    code: str | None  # code of rejected ones without a row in quarantine, if only one is possible
     accepted_rows: int  # found in raw
 
     @property
@@ -50,7 +51,7 @@ class Decisions:
 
     @property
     def whole(self) -> bool:
-        """Every record has its outcome, and every one that was refused its row."""
+        """Whether every record has an outcome, and every refused one its row."""
         return not self.unknown and self.refused.num_rows == int(np.count_nonzero(self.kinds > _DUPLICATE))
 
     @property
@@ -70,8 +71,8 @@ _DUPLICATE: Final = KINDS.index(RecordOutcome.DUPLICATE)
 def read_decisions(
     warehouse: Path, stream: Stream, entry: SliceEntry, raw: Snapshot | None, quarantine: Snapshot | None
 ) -> Decisions:
-    """Of a slice that went through the gate. Costs what its batch and its file hold, not what the tables
-    do."""
+    """Read the decisions for a slice that went through the gate. Costs what its batch and its file hold, not
+    what the tables do."""
     kinds = np.zeros(entry.counts.records, np.uint8)
     ids: list[str | None] = [None] * kinds.size
     accepted = _accepted(raw, entry)
@@ -100,8 +101,8 @@ def read_decisions(
 
 
 def _left(entry: SliceEntry, accepted: int, refused: pa.Table) -> dict[str, int]:
-    """How many records of each outcome are without a row, by the counts of the ledger. Duplicates have none;
-    of the others there are some only when rows have expired, or were taken out of quarantine."""
+    """How many records of each outcome are without a row, by the counts of the ledger. Duplicates never have
+    one; others lack one only if rows have expired or were taken out of quarantine."""
     found = refused.column("outcome").to_pylist()
     counts = entry.counts
     left = {
@@ -120,8 +121,8 @@ def _only_code(entry: SliceEntry, refused: pa.Table) -> str | None:
 
 
 def _accepted(raw: Snapshot | None, entry: SliceEntry) -> pa.Table:
-    """Rows of a slice lie in parts that are named for its batch until they are packed; then in those that
-    packing made, on the days that it has rows of."""
+    """The accepted rows of a slice. They are in parts that are named for its batch until they are packed,
+    then in packed parts of the days that the slice has rows of."""
     found = [pa.table({"line": pa.array([], pa.int64()), "event_id": pa.array([], pa.string())})]
     if raw is not None and entry.batch is not None and entry.counts.accepted:
         parts = _parts(raw, entry)
@@ -161,10 +162,14 @@ def _rows(
 
 
 def _name(warehouse: Path, stream: Stream, entry: SliceEntry, offsets: Ints, ids: list[str | None]) -> None:
-    """Ids of the records at these places (from 0), as far as the slice itself tells them."""
+    """Ids of the records at these positions (from 0), as far as the slice shows them."""
     new = entry.slice
+    try:
+        file = local_copy(warehouse / new.path)
+    except OSError:  # `verify` reports it
+        return
     records = decode(
-        warehouse / new.path,
+        file,
         new.format,
         new.codec,
         stream.csv,
@@ -176,7 +181,7 @@ def _name(warehouse: Path, stream: Stream, entry: SliceEntry, offsets: Ints, ids
     while at < offsets.size and size < READ_BYTES:
         try:
             chunk = next(records, None)
-        except InputError:  # the file is damaged, which is for `verify` to tell
+        except InputError:  # the file is damaged, which `verify` reports
             return
         if chunk is None:
             return

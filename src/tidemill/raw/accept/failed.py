@@ -1,7 +1,6 @@
-"""Slices that cannot be read as a whole: whether that is their storage's fault or their content's, and when
-it is worth while to try again.
+"""Slices that cannot be read: whether the storage or the content is the cause, and when to try again.
 
-It only looks at a slice's file. A slice is what landed: while its bytes are others, nothing is said of them.
+It only reads a slice's file. If its bytes are not those that landed, their content is not considered.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ from typing import Final
 
 from tidemill.config import Stream
 from tidemill.config.sections import Pack
+from tidemill.formats.stored_slice import content_digest, content_size
 from tidemill.model.slices import NewSlice, id_of
+from tidemill.storage.bucket_path import local_copy
 
 OTHER_BYTES: Final = "its bytes are not those that landed"
 
 
 def trouble_with(path: Path, new: NewSlice) -> str | None:
-    """Why a slice cannot be had from where it is kept; None when its bytes are there, as they landed."""
+    """Why a slice cannot be read from storage; None if its bytes are as they landed."""
     try:
-        size = path.stat().st_size
+        path = local_copy(path)
+        size = content_size(path)
         if size != new.size:
             return wrong_size(size, new.size)
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = content_digest(path)
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
     return None if id_of(new, digest) == new.id else OTHER_BYTES
@@ -35,17 +36,18 @@ def wrong_size(found: int, landed: int) -> str:
 
 
 def is_of_storage(error: BaseException) -> bool:
-    """Whether the system said so: what a decoder makes of bad bytes is an OSError too, but has no number."""
+    """Whether the system reported it: decoders raise OSError for bad bytes too, but without a number."""
     cause = error.__cause__
     return isinstance(cause, OSError) and cause.errno is not None
 
 
 def next_try(pack: Pack, failures: int, now: int) -> int:
-    """When a slice that failed now, so many times before in a row, is tried again."""
+    """When a slice that failed now, after so many failures in a row, is tried again."""
     doublings = min(failures, 62)  # more would only make the number large
     return now + min(pack.retry_delay << doublings, pack.max_retry_delay)
 
 
 def declaration(stream: Stream) -> str:
-    """A name for all that the stream declares. What cannot be read by it may be readable by another."""
+    """Identifies everything that the stream declares. What cannot be read with one declaration may be
+    readable with another."""
     return hashlib.sha256(stream.model_dump_json().encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""The gate kernel: for a range of keys, which records are first, which repeat, which contradict.
+"""The gate kernel: for a range of keys, which records are first, which are repeats, which conflict.
 
-It reads the keys of the batch and the runs of all history, writes the run that the batch adds and the
-records that do not pass. Nothing here looks at a payload: content is compared by its hash.
+It reads the keys of the batch and all earlier runs, and writes the run of the batch and the records that do
+not pass. Payloads are not read: content is compared by hash.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.formats.arrays import Ints, Mask, Words
-from tidemill.formats.arrow import one, read_ipc, string_buffers, write_ipc
+from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.columns import join_at
-from tidemill.formats.key_runs import positions, within
-from tidemill.raw.accept.id_runs import write_run
-from tidemill.storage.checksums import read_arrow
+from tidemill.formats.key_runs import positions
+from tidemill.raw.accept.run_files import IdRun, read_run, write_run
+from tidemill.storage.bucket_path import warehouse_path
+from tidemill.storage.ipc import read_ipc, write_ipc
 
 DUPLICATE: Final = 1
 CONFLICT: Final = 2
@@ -27,7 +28,7 @@ CONFLICT: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class KeyedChunk:
-    """A staged chunk in its place in the order of arrival."""
+    """A staged chunk with its position in the order of arrival."""
 
     seq: int  # of its slice in the ledger
     first_line: int  # line of its first record
@@ -40,14 +41,14 @@ class GateUnit:
     low: int  # the keys of this unit: low <= high lane < high
     high: int
     chunks: Sequence[KeyedChunk]  # the whole batch, in order of arrival
-    runs: Sequence[str]  # every run of history
-    run: str  # file to write the batch's own run to
-    drops: str  # file to write what does not pass to
+    runs: Sequence[str]  # all earlier runs
+    run: str  # file for the batch's own run
+    drops: str  # file for records that do not pass
 
 
 @dataclass(frozen=True, slots=True)
 class Gated:
-    """How many records of each chunk did not pass; and the run, if it holds anything."""
+    """How many records of each chunk did not pass; and the run, if it is not empty."""
 
     run: str | None
     keys: int
@@ -69,7 +70,7 @@ class _Keys:
 
 @dataclass(slots=True)
 class _Rivals:
-    """For every key: what stands there already, and whether that is this row itself."""
+    """For every key: the entry that already has it, and whether that is this row itself."""
 
     passes: Mask
     content: Words
@@ -90,7 +91,7 @@ def gate(unit: GateUnit) -> Iterator[Gated]:
     if dropped.size:
         drops = unit.drops
         write_ipc(
-            Path(drops),
+            warehouse_path(drops),
             pa.table(
                 {
                     "chunk": keys.chunk[dropped],
@@ -105,7 +106,7 @@ def gate(unit: GateUnit) -> Iterator[Gated]:
         )
     kept = np.flatnonzero(rivals.passes)
     if kept.size:
-        write_run(Path(unit.run), _run_table(unit, keys, kept, tables), [Path(unit.run).stem])
+        write_run(warehouse_path(unit.run), _run_table(unit, keys, kept, tables), [Path(unit.run).stem])
     chunks = keys.chunk[dropped]
     yield Gated(
         run=unit.run if kept.size else None,
@@ -141,7 +142,7 @@ def _gather(unit: GateUnit) -> _Keys:
 
 
 def _lanes_disagree(high: Words, low: Words) -> bool:
-    """Whether two keys share one lane but not the other; next to never."""
+    """Whether two keys share one lane but not the other; very rare."""
     return bool(np.any((high[1:] == high[:-1]) & (low[1:] != low[:-1])))
 
 
@@ -165,7 +166,7 @@ def _resolve(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table]) -> _Rival
     if repeated.size:
         rivals.line[repeated] = _lines(keys, tables, lines, leader[repeated])
     for path in unit.runs:
-        run = within(read_arrow(path), unit.low, unit.high)
+        run = read_run(path).within(unit.low, unit.high)
         suspects |= _against(run, unit, keys, tables, first, group, rivals)
     for number in sorted(suspects):
         _resolve_exactly(unit, keys, tables, np.flatnonzero(group == number), lines, rivals)
@@ -181,7 +182,7 @@ def _lines(keys: _Keys, tables: dict[int, pa.Table], lines: Ints, rows: Ints) ->
 
 
 def _by_chunk(keys: _Keys, rows: Ints) -> Iterator[tuple[int, Ints]]:
-    """The chunks that the rows are of, each with the positions in `rows` of its own."""
+    """The chunks of the rows, each with the positions of its own in `rows`."""
     chunk = keys.chunk[rows]
     if not chunk.size:
         return
@@ -195,7 +196,7 @@ def _by_chunk(keys: _Keys, rows: Ints) -> Iterator[tuple[int, Ints]]:
 
 
 def _against(
-    run: pa.Table,
+    run: IdRun,
     unit: GateUnit,
     keys: _Keys,
     tables: dict[int, pa.Table],
@@ -203,35 +204,26 @@ def _against(
     group: Ints,
     rivals: _Rivals,
 ) -> set[int]:
-    """Let a run of history claim the keys it holds; the groups whose ids turn out to differ come back."""
-    high, low = one(run.column("high")).to_numpy(), one(run.column("low")).to_numpy()
-    at = positions(high, keys.high[first])
-    inside = at < high.size
+    """Match the keys with an earlier run; returns the groups whose ids turn out to differ."""
+    at = positions(run.high, keys.high[first])
+    inside = at < run.high.size
     same_lane = np.zeros(first.size, np.bool_)
-    same_lane[inside] = high[at[inside]] == keys.high[first[inside]]
+    same_lane[inside] = run.high[at[inside]] == keys.high[first[inside]]
     hits = np.flatnonzero(same_lane)
     if not hits.size:
         return set()
-    exact = low[at[hits]] == keys.low[first[hits]]
-    # A lane shared by two different keys of a run: the rare case is decided by the ids themselves.
-    suspects = set(hits[~exact].tolist())
-    hits = hits[exact]
-    if not hits.size:
-        return suspects
-    texts = one(run.column("key")).take(pa.array(at[hits]))
-    ours = _texts(unit, keys, tables, first[hits])
-    differ = np.asarray(pa.compute.not_equal(texts, ours))
-    suspects |= set(hits[differ].tolist())
-    hits = hits[~differ]
+    origins = run.origins(at[hits])
+    differ = np.asarray(pa.compute.not_equal(origins.key, _texts(unit, keys, tables, first[hits])))
+    # Half a key that two events share: the rare case is decided by the ids themselves.
+    suspects = set(hits[differ].tolist())
     claimed = np.zeros(first.size, np.int64)
-    claimed[hits] = at[hits] + 1
+    claimed[hits[~differ]] = np.flatnonzero(~differ) + 1
     row_at = claimed[group]
     rows = np.flatnonzero(row_at)
     source = row_at[rows] - 1
     rivals.passes[rows] = False
-    rivals.content[rows] = one(run.column("content")).to_numpy()[source]
-    rivals.seq[rows] = one(run.column("seq")).to_numpy()[source]
-    rivals.line[rows] = one(run.column("line")).to_numpy()[source]
+    rivals.content[rows] = run.content[at[hits]][source]
+    rivals.seq[rows], rivals.line[rows] = origins.seq[source], origins.line[source]
     return suspects
 
 
@@ -279,11 +271,9 @@ def _resolve_exactly(
     """The same decision by the ids themselves, for a group whose 128-bit keys collide."""
     holders: dict[bytes, tuple[int, int, int]] = {}
     for path in unit.runs:
-        run = read_arrow(path)
-        high = one(run.column("high")).to_numpy()
-        start = int(np.searchsorted(high, keys.high[rows[0]]))
-        stop = int(np.searchsorted(high, keys.high[rows[0]], side="right"))
-        for row in run.slice(start, stop - start).to_pylist():
+        half = int(keys.high[rows[0]])
+        run = read_run(path).within(half, half + 1).table()
+        for row in run.to_pylist():
             holders.setdefault(row["key"], (row["content"], row["seq"], row["line"]))
     texts = _texts(unit, keys, tables, rows).to_pylist()
     own_lines = _lines(keys, tables, lines, rows)
@@ -304,7 +294,6 @@ def _run_table(unit: GateUnit, keys: _Keys, kept: Ints, tables: dict[int, pa.Tab
     return pa.table(
         {
             "high": keys.high[kept],
-            "low": keys.low[kept],
             "content": keys.content[kept],
             "seq": seqs[keys.chunk[kept]],
             "line": _lines(keys, tables, lines, kept),

@@ -1,12 +1,11 @@
-"""The gate's memory of all accepted ids: immutable sorted runs, merged in tiers so that they stay few.
+"""All accepted ids, for the gate: immutable sorted runs, merged in tiers so that they stay few.
 
-A run is an Arrow file sorted by key, which says in its metadata which pieces (one per batch and unit of the
-gate) it holds. Raw is the truth: runs can be deleted and are then made again from it.
+A run is a file sorted by key (`run_files`), which names the pieces (one per batch and unit of the gate) that
+it holds. Runs can be made again from raw.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,27 +17,19 @@ import pyarrow.compute as pc
 
 from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.decide import content_hash, parse
-from tidemill.formats.key_runs import crowded_tier, hash_keys, within
+from tidemill.formats.key_runs import crowded_tier, hash_keys
 from tidemill.formats.scan import scan
 from tidemill.model.slices import set_hash
+from tidemill.raw.accept.run_files import pieces_of, read_run, write_run
+from tidemill.raw.footers import declared_in
+from tidemill.raw.payloads import PartPayloads
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.layout import RUN_SUFFIX
-from tidemill.storage.tables.parts import read_part
+from tidemill.storage.tables.parts import open_part
 
-FAN_IN: Final = 12  # runs of about one size that are merged
-MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit of their day
-_PIECES: Final = b"tidemill.pieces"
-
-
-def write_run(path: Path, table: pa.Table, pieces: Sequence[str]) -> None:
-    """Write and sync it; a run is named in the state only after that."""
-    write_arrow(path, table.replace_schema_metadata({_PIECES: json.dumps(sorted(pieces)).encode()}))
-
-
-def pieces_of(path: Path) -> list[str]:
-    metadata = read_arrow(path).schema.metadata or {}
-    pieces: list[str] = json.loads(metadata.get(_PIECES, b"[]"))
-    return pieces
+FAN_IN: Final = 12  # runs of similar size that are merged
+MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit of their time
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +44,12 @@ class MergeUnit:
 
 
 def merge(unit: MergeUnit) -> Iterator[str]:
-    """Merge sorted runs into one. Each key stands in one run only, so nothing has to be decided."""
-    tables = [within(read_arrow(path), unit.low, unit.high) for path in unit.runs]
-    highs = np.concatenate([one(table.column("high")).to_numpy() for table in tables])
+    """Merge sorted runs into one. Each key is in one run only, so there is nothing to decide."""
+    runs = [read_run(path).within(unit.low, unit.high) for path in unit.runs]
+    highs = np.concatenate([run.high for run in runs])
     order = pa.array(np.argsort(highs, kind="stable"))  # finds the sorted pieces and merges them
-    whole = pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).combine_chunks()
-    write_run(Path(unit.target), whole.take(order).combine_chunks(), unit.pieces)
+    whole = pa.concat_tables([run.table() for run in runs]).combine_chunks()
+    write_run(warehouse_path(unit.target), whole.take(order).combine_chunks(), unit.pieces)
     yield unit.target
 
 
@@ -67,12 +58,12 @@ class RunUnit:
     """A batch whose run is made again from its raw parts."""
 
     raw: Sequence[str]
-    seqs: Mapping[str, int]  # slice -> place in the ledger
+    seqs: Mapping[str, int]  # slice -> ledger offset
     target: str
     pieces: Sequence[str]
     sealed: Sequence[str] = ()  # files with the keys of events that have expired …
-    ledger_offsets: Sequence[int] = ()  # … of which those of these slices are of the batch
-    only: frozenset[str] | None = None  # the slices of the batch, where its parts hold rows of others too
+    ledger_offsets: Sequence[int] = ()  # … of which those of these slices belong to the batch
+    only: frozenset[str] | None = None  # the slices of the batch, if its parts hold rows of others too
 
 
 def make_run(unit: RunUnit) -> Iterator[str]:
@@ -81,13 +72,13 @@ def make_run(unit: RunUnit) -> Iterator[str]:
     tables += [_sealed_keys(path, unit.ledger_offsets) for path in unit.sealed]
     whole = pa.concat_tables(tables).combine_chunks()
     order = np.lexsort((one(whole.column("low")).to_numpy(), one(whole.column("high")).to_numpy()))
-    write_run(Path(unit.target), whole.take(pa.array(order)).combine_chunks(), unit.pieces)
+    write_run(warehouse_path(unit.target), whole.take(pa.array(order)).combine_chunks(), unit.pieces)
     yield unit.target
 
 
 @dataclass(frozen=True, slots=True)
 class SealUnit:
-    """Raw parts whose events expire: the gate goes on to know them by this file alone."""
+    """Raw parts whose events expire: afterwards the gate knows their ids only from this file."""
 
     raw: Sequence[str]
     seqs: Mapping[str, int]
@@ -95,10 +86,10 @@ class SealUnit:
 
 
 def seal_keys(unit: SealUnit) -> Iterator[str]:
-    """The keys of the events, by place in the ledger, so that those of a batch are found at once."""
+    """Write the keys of the events, by ledger offset, so that those of a batch are found quickly."""
     whole = pa.concat_tables([_keys_of(path, unit.seqs) for path in unit.raw]).combine_chunks()
     order = np.argsort(one(whole.column("seq")).to_numpy(), kind="stable")
-    write_run(Path(unit.target), whole.take(pa.array(order)).combine_chunks(), ())
+    write_arrow(warehouse_path(unit.target), whole.take(pa.array(order)).combine_chunks())
     yield unit.target
 
 
@@ -112,19 +103,21 @@ def _sealed_keys(path: str, ledger_offsets: Sequence[int]) -> pa.Table:
 
 
 def _keys_of(path: str, seqs: Mapping[str, int], only: frozenset[str] | None = None) -> pa.Table:
-    names = ["tenant", "event_id", "slice", "line", "payload"]
-    rows = read_part(path, names)
+    with open_part(path) as file:
+        payloads = PartPayloads(declared_in(file, path))
+        names = list(dict.fromkeys(["tenant", "event_id", "slice", "line", *payloads.names]))
+        rows = file.read(names, use_threads=False)
     if only is not None:
         rows = rows.filter(pc.is_in(rows.column("slice"), pa.array(sorted(only), pa.string())))
     rows = rows.combine_chunks()
     tenant = one(rows.column("tenant").dictionary_encode())
-    ids, payload = one(rows.column("event_id")), one(rows.column("payload"))
+    ids, payload = one(rows.column("event_id")), payloads.of(rows)
     high, low = hash_keys(tenant, ids)
     offsets, data = string_buffers(payload)
     ends = offsets.astype(np.int64)
     found = scan(data, ends[:-1], ends[1:], max_depth=MAX_CONFIGURED_DEPTH)
     content = found.content
-    for row in np.flatnonzero(found.proven == 0).tolist():  # what the scanner leaves to the rules
+    for row in np.flatnonzero(found.proven == 0).tolist():  # records that the scanner leaves to the rules
         content[row] = content_hash(parse(bytes(data[ends[row] : ends[row + 1]]), MAX_CONFIGURED_DEPTH))
     slices = one(rows.column("slice").dictionary_encode())
     ledger_offsets = np.array([seqs[name] for name in slices.dictionary.to_pylist()] or [0], np.int64)
@@ -143,7 +136,7 @@ def _keys_of(path: str, seqs: Mapping[str, int], only: frozenset[str] | None = N
 
 
 def plan_merge(sizes: Mapping[str, int]) -> list[str]:
-    """Names of the runs to merge now: the smallest tier that has FAN_IN runs of about one size.
+    """Names of the runs to merge now: the smallest tier with FAN_IN runs of similar size.
 
     The files of one merged run, one per range of keys, stay together.
     """
@@ -156,12 +149,12 @@ def _family(name: str) -> str:
 
 
 def merged_names(pieces: Sequence[str], count: int = 1) -> list[str]:
-    """Names of the `count` files, one per range of keys, that hold the pieces together."""
+    """Names of the `count` files, one per range of keys, for these pieces together."""
     return [f"m-{set_hash(pieces)[:24]}-{number}of{count}{RUN_SUFFIX}" for number in range(count)]
 
 
 def covering(folder: Path, wanted: frozenset[str]) -> list[str] | None:
-    """Names of runs in `folder` that together hold exactly the wanted pieces; None when none do."""
+    """Names of runs in `folder` that together hold exactly these pieces; None if there are none."""
     there = {path.name for path in folder.glob(f"*{RUN_SUFFIX}")}
     candidates: set[tuple[frozenset[str], tuple[str, ...]]] = set()
     for name in there:

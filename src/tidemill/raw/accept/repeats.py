@@ -1,7 +1,7 @@
-"""Which rows of later arrivals a slice holds that went through the gate after them.
+"""Which rows of later arrivals a slice contains that went through the gate after them.
 
-It looks at duplicates only, by what the gate wrote of them, and decides nothing: the rows stay with the slice
-that they were accepted from.
+It considers only duplicates, as the gate wrote them, and decides nothing: rows stay with the slice that they
+were accepted from.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import pyarrow as pa
 
 from tidemill.config import Stream
 from tidemill.formats.arrays import Ints
-from tidemill.formats.arrow import one, read_ipc
+from tidemill.formats.arrow import one
 from tidemill.model.slices import Repeat, SliceEntry
 from tidemill.model.time import MIN_INSTANT, Interval
 from tidemill.raw.accept.gate import DUPLICATE
+from tidemill.storage.ipc import read_ipc
 from tidemill.storage.state.protocol import Ledger, State
 
 
@@ -26,10 +27,10 @@ def find_repeats(
     slices: Sequence[tuple[SliceEntry, Mapping[int, str]]],
     drops: Sequence[str],
 ) -> dict[str, list[Repeat]]:
-    """By slice of a batch, rows that were accepted from slices which arrived after it, and that it holds as
+    """By slice of a batch, rows that were accepted from slices that arrived later and that it contains as
     well. `slices` has the staged columns of each, by chunk; `drops` is what did not pass the gate.
 
-    With processing time an event is of the time that it was accepted at, so it is in no other dataset.
+    In processing time an event has the time at which it was accepted, so it is in no other dataset.
     """
     if not stream.in_event_time:
         return {}
@@ -44,7 +45,7 @@ def find_repeats(
 
 
 def _counted_arrival(state: Ledger, entry: SliceEntry) -> int:
-    """A replay of rejects counts as of the slice that they came in."""
+    """The arrival that counts: a replay of rejects counts as the slice that they came in."""
     first = state.slice(entry.slice.replays) if entry.slice.replays is not None else None
     return entry.slice.arrival if first is None else first.slice.arrival
 
@@ -65,7 +66,7 @@ def _repeats(
 
 
 def _duplicates(columns: Mapping[int, str], drops: Sequence[str]) -> tuple[Ints, Ints, Ints]:
-    """Of the duplicates in these chunks: place and line of what they repeat, and their event times."""
+    """For the duplicates in these chunks: offset and line of what they repeat, and their event times."""
     pieces: list[tuple[Ints, Ints, Ints]] = [(np.empty(0, np.int64),) * 3]
     for path in drops:
         table = read_ipc(path)
@@ -86,7 +87,7 @@ def _numbers(table: pa.Table, name: str) -> Ints:
 
 
 def _stretches(lines: Ints) -> Iterator[tuple[int, int]]:
-    """Ascending lines as stretches without a hole."""
+    """Ascending lines as ranges without holes."""
     breaks = np.flatnonzero(np.diff(lines) > 1)
     firsts, lasts = (
         lines[np.concatenate(([0], breaks + 1))],

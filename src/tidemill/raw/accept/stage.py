@@ -1,7 +1,7 @@
 """The staging kernel: a piece of a slice in, its valid records as columns and its rejects out.
 
-Runs inside a Spark task and writes only to the batch's staging folder; it decides nothing that depends
-on other records, so it can run anywhere, any number of times.
+Runs in a Spark task and writes only to the batch's staging folder. Nothing depends on other records, so it
+can run anywhere, any number of times.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ import pyarrow.compute as pc
 
 from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import RecordChunk
-from tidemill.formats.arrow import one, whole, write_ipc
+from tidemill.formats.arrow import one
 from tidemill.formats.decode import decode
 from tidemill.formats.key_runs import hash_keys
 from tidemill.formats.plan import ReadPlan
 from tidemill.formats.read import read_chunk
+from tidemill.formats.stored_slice import content_size
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format
 from tidemill.raw.accept.failed import is_of_storage, wrong_size
+from tidemill.storage.bucket_path import local_copy, warehouse_path
+from tidemill.storage.files import replacing
+from tidemill.storage.ipc import write_ipc
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class SlicePiece:
     codec: Codec
     arrival: int
     size: int
-    landed: int  # bytes of the whole slice when it was acknowledged
+    landed: int  # bytes of the whole slice when it landed
     byte_range: tuple[int, int] | None = None
     csv: Csv | None = None
     json: Json | None = None
@@ -54,7 +58,7 @@ class StageUnit:
 
 @dataclass(frozen=True, slots=True)
 class StagedChunk:
-    """A chunk of records, parsed; its files lie in the staging folder."""
+    """A chunk of parsed records; its files are in the staging folder."""
 
     order: tuple[int, int]  # of the piece, and within it
     slice: str
@@ -69,43 +73,45 @@ class StagedChunk:
     keys: str
     refused: str | None
     error: str | None = None  # the slice cannot be read from here on
-    by_storage: bool = False  # … as the system says
+    by_storage: bool = False  # … as the system reported
 
 
 def stage(unit: StageUnit) -> Iterator[StagedChunk]:
-    """Parse every piece of the unit. A piece that cannot be read says so and stops nothing else."""
-    folder = Path(unit.folder)
+    """Parse every piece of the unit. A piece that cannot be read gives its error; the others continue."""
+    folder = warehouse_path(unit.folder)
     for piece in unit.pieces:
-        chunks = decode(
-            Path(piece.path),
-            piece.format,
-            piece.codec,
-            piece.csv,
-            piece.json,
-            chunk_bytes=unit.chunk_bytes,
-            byte_range=piece.byte_range,
-            types={rule.name: rule.type for rule in unit.plan.rules},
-        )
         part = 0
         try:
-            _check_size(piece)
-            if not piece.landed:  # declared to be empty, whatever its format
+            file = _file(piece)
+            if not piece.landed:  # declared empty, whatever its format
                 continue
-            for chunk in chunks:
+            for chunk in decode(
+                file,
+                piece.format,
+                piece.codec,
+                piece.csv,
+                piece.json,
+                chunk_bytes=unit.chunk_bytes,
+                byte_range=piece.byte_range,
+                types={rule.name: rule.type for rule in unit.plan.rules},
+            ):
                 yield _stage_chunk(unit.plan, piece, part, chunk, folder)
                 part += 1
         except InputError as error:
             yield _unreadable(piece, part, error.message, by_storage=is_of_storage(error))
 
 
-def _check_size(piece: SlicePiece) -> None:
-    """Lines that were cut off leave no trace in those before them; that bytes changed, `verify` finds."""
+def _file(piece: SlicePiece) -> Path:
+    """The file of a slice. Raises if it was cut: missing lines leave no trace in the others. `verify` finds
+    changed bytes."""
     try:
-        found = Path(piece.path).stat().st_size
+        file = local_copy(piece.path)
+        found = content_size(file)
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=piece.path) from error
+        raise InputError(f"cannot be read: {error.strerror or error}", where=piece.path) from error
     if found != piece.landed:
         raise InputError(wrong_size(found, piece.landed), where=piece.path)
+    return file
 
 
 def _unreadable(piece: SlicePiece, part: int, error: str, *, by_storage: bool) -> StagedChunk:
@@ -134,7 +140,7 @@ def _stage_chunk(
     data_path = piece.path
     if not chunk.in_place:
         data_path = str(folder / f"{name}.data")
-        with whole(Path(data_path)) as attempt, attempt.open("wb") as out:
+        with replacing(warehouse_path(data_path)) as temporary, temporary.open("wb") as out:
             out.write(chunk.data.data)
     read = read_chunk(plan, chunk, piece.arrival)
     columns = folder / f"{name}.columns"
@@ -145,7 +151,7 @@ def _stage_chunk(
     refused = None
     if read.refused.num_rows:
         refused = str(folder / f"{name}.refused")
-        write_ipc(Path(refused), read.refused)
+        write_ipc(warehouse_path(refused), read.refused)
     times = read.columns.column("event_time")
     return StagedChunk(
         order=(piece.order, part),

@@ -1,7 +1,7 @@
 """The writing kernel: what passed the gate becomes raw parts, what did not becomes a quarantine part.
 
-Everything goes to staging; the driver commits. Rows of a part are sorted by (tenant, event time), ties in
-order of arrival, so the same group of slices always gives the same bytes.
+Everything is written to staging; the driver commits. Rows of a part are sorted by (tenant, event time), ties
+in order of arrival, so equal groups of slices always give equal bytes.
 """
 
 from __future__ import annotations
@@ -15,31 +15,35 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one, read_ipc, string_buffers
+from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.columns import copy_at
 from tidemill.formats.declared import RawColumns
 from tidemill.formats.locate import Located, locate
 from tidemill.formats.payload_columns import TypedRows, typed, typed_at
 from tidemill.formats.read import NOT_LOCATED
+from tidemill.formats.stored_slice import content_bytes
 from tidemill.model.levels import BASE
 from tidemill.model.slices import RecordOutcome
 from tidemill.raw.accept.gate import CONFLICT
 from tidemill.raw.accept.stage import StagedChunk
 from tidemill.raw.columns import coded_and_bounded, nested_columns, own_columns, payload_sizes
 from tidemill.raw.footers import QUARANTINE_PART, BatchFooter, LargeRows
+from tidemill.raw.payloads import without_columns
 from tidemill.raw.quarantine import as_line
 from tidemill.raw.spans import part_numbers, row_order
 from tidemill.raw.standins import born_large
-from tidemill.raw.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS, partition_at
+from tidemill.raw.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS, ROW_GROUP, partition_at
+from tidemill.storage.bucket_path import local_copy, size_of, warehouse_path
+from tidemill.storage.ipc import read_ipc
 from tidemill.storage.tables.parts import StagedPart, write_part
 
-# What else is made of the accepted rows of a unit while they are in memory: (rows, staging folder, name).
+# Called with the accepted rows of a unit while they are in memory: (rows, staging folder, name).
 Tap = Callable[[pa.Table, Path, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class WriteChunk:
-    """A staged chunk with what the batch knows of it."""
+    """A staged chunk with facts from the batch."""
 
     index: int  # its number in the batch, as the gate's drops name it
     staged: StagedChunk
@@ -50,10 +54,10 @@ class WriteChunk:
 
 @dataclass(frozen=True, slots=True)
 class WriteUnit:
-    name: str  # the same for the same slices: it names the parts
+    name: str  # equal for equal slices: it names the parts
     chunks: Sequence[WriteChunk]
     drops: Sequence[str]
-    slices: Mapping[int, str]  # seq -> slice id, of those that a conflict may name
+    slices: Mapping[int, str]  # seq -> slice id, for those that a conflict may name
     raw_folder: str
     quarantine_folder: str
     footer: BatchFooter
@@ -61,10 +65,10 @@ class WriteUnit:
     measures: int
     columns: RawColumns  # the declared fields that become columns
     has_type: bool
-    arrival: int  # of the first slice: where a part without rows is filed
-    by_day: bool  # whether a part has to keep to one day
-    large: int  # bytes from which on a part need not be packed
-    many: int  # slices from which on it need not either
+    arrival: int  # of the first slice: decides the partition of a part without rows
+    by_day: bool  # whether a part must be within one day
+    large: int  # parts with more bytes need not be packed
+    many: int  # nor do parts with more slices
     now: int
     tap: Tap | None
 
@@ -75,7 +79,7 @@ class Written:
     quarantine: StagedPart | None
     tiles: Mapping[int, frozenset[str]]  # 5s tile start -> slices with accepted rows in it
     bounds: Mapping[str, tuple[int, int]]  # slice -> first and last accepted event time
-    late: Mapping[str, int]  # slice -> accepted rows at or before the watermark they met
+    late: Mapping[str, int]  # slice -> accepted rows at or before the watermark that they met
 
 
 def write(unit: WriteUnit) -> Iterator[Written]:
@@ -110,7 +114,7 @@ def _kept(chunk: WriteChunk, table: pa.Table, drops: pa.Table | None) -> Mask:
 
 
 class _Rows:
-    """The accepted rows of a unit in their final order, without moving a payload more than once."""
+    """The accepted rows of a unit in their final order; each payload is copied once."""
 
     def __init__(self, unit: WriteUnit, tables: Sequence[pa.Table], keep: Sequence[Mask]) -> None:
         self.unit = unit
@@ -124,7 +128,7 @@ class _Rows:
         self.part = part_numbers(self.time, self.sizes_of, by_day=unit.by_day)
         self.order = row_order(self.part, tenant, self.time)
         self.tenant = tenant
-        # Where each row goes: position[i] of row i, rows being counted chunk after chunk.
+        # The target of each row: position[i] of row i, counted chunk by chunk.
         self.position = np.empty(self.total, np.int64)
         self.position[self.order] = np.arange(self.total)
 
@@ -139,7 +143,7 @@ class _Rows:
         )
 
     def _codes(self, name: str) -> tuple[list[str], Ints]:
-        """A dictionary column of all chunks: its texts in ascending order, and codes into them."""
+        """A dictionary column of all chunks: its strings in ascending order, and codes."""
         texts: set[str] = set()
         for table in self.tables:
             texts.update(one(table.column(name)).dictionary.to_pylist())
@@ -156,7 +160,7 @@ class _Rows:
         return np.repeat(np.array(values, np.int64), self.sizes)[self.order]
 
     def _scattered(self, sources: Sequence[tuple[np.ndarray, Ints, Ints]], kind: pa.DataType) -> pa.Array:
-        """One string column from spans in several buffers, each byte copied once to its final place."""
+        """One string column from spans in several buffers, each byte copied once."""
         lengths = np.concatenate([end - start for _, start, end in sources] or [np.empty(0, np.int64)])
         offsets = np.zeros(self.total + 1, np.int64)
         np.cumsum(lengths[self.order], out=offsets[1:])
@@ -197,11 +201,13 @@ class _Rows:
         values = self._fields(payload)
         for name, array in nested_columns(unit.columns, values, payload_sizes(payload)).items():
             table = table.append_column(name, array)
-        footer = replace(
-            unit.footer, columns=unit.columns.made((name for name, _ in values.misfits), values.rounded)
-        )
+        columns = unit.columns.made((name for name, _ in values.misfits), values.rounded)
+        if not columns.keeps_payload:
+            left, columns = without_columns(columns, table)
+            table = table.set_column(table.schema.get_field_index("payload"), "payload", left)
+        footer = replace(unit.footer, columns=columns)
         if unit.tap is not None and self.total:
-            unit.tap(self._tapped(table), Path(unit.raw_folder), unit.name)
+            unit.tap(self._tapped(table), warehouse_path(unit.raw_folder), unit.name)
         cuts = np.flatnonzero(np.diff(self.part[self.order])) + 1
         starts = [0, *cuts.tolist()]
         return [
@@ -210,7 +216,7 @@ class _Rows:
         ]
 
     def _fields(self, payload: pa.StringArray) -> TypedRows:
-        """The declared fields, by where the scanner of the records found them."""
+        """The declared fields, from the positions that the scanner found."""
         wanted = own_columns(self.unit.columns)
         if not wanted.columns or not all("tag0" in table.column_names for table in self.tables):
             return typed(wanted, payload)
@@ -225,7 +231,7 @@ class _Rows:
             found.tags[index] = self._numbers(f"tag{index}")[self.order]
             found.starts[index] = ends[:-1] + self._numbers(f"from{index}")[self.order]
             found.ends[index] = ends[:-1] + self._numbers(f"to{index}")[self.order]
-        writable = data.copy()  # as the kernels are compiled
+        writable = data if data.flags.writeable else data.copy()  # writable, as kernels are compiled
         left = np.flatnonzero(found.tags[0] == NOT_LOCATED)
         if left.size:
             again = locate(writable, ends[left], ends[left + 1], wanted.paths)
@@ -239,7 +245,7 @@ class _Rows:
     def _write_part(
         self, table: pa.Table, number: int, start: int, stop: int, footer: BatchFooter
     ) -> StagedPart:
-        """The rows between two places. A unit with nothing accepted still says so, in a part without rows."""
+        """Write the rows between two positions. A unit with nothing accepted writes a part without rows."""
         unit, rows = self.unit, self.order[start:stop]
         first = int(self.time[rows].min()) if rows.size else unit.arrival
         held = self._rows_of_slices(rows)
@@ -250,13 +256,13 @@ class _Rows:
         mine = table.slice(start, stop - start)
         coded, bounded = coded_and_bounded(mine, unit.columns)
         part = write_part(
-            Path(unit.raw_folder),
+            warehouse_path(unit.raw_folder),
             f"{unit.name}-{number:03d}.parquet",
             mine,
             partition=partition_at(first, by_day=unit.by_day),
             footer=footer.to_footer(),
             stats_columns=RAW_STATS,
-            row_group_rows=16_384,  # what a search decodes for one hit
+            row_group_rows=ROW_GROUP,
             dictionary=coded,
             bounded=bounded,
         )
@@ -265,7 +271,7 @@ class _Rows:
         return part
 
     def _rows_of_slices(self, rows: Ints) -> dict[str, int]:
-        """How many of these rows each slice has, without those that have none."""
+        """How many of these rows each slice has, without slices that have none."""
         chunk = np.searchsorted(np.cumsum(self.sizes), rows, "right")
         counts = np.bincount(chunk, minlength=len(self.unit.chunks)).tolist()
         found: dict[str, int] = {}
@@ -305,7 +311,8 @@ class _Rows:
         )
 
     def _tapped(self, raw: pa.Table) -> pa.Table:
-        """What a tap sees: whose event it is, when, its id and place, and what metrics use (d0 …, m0 …)."""
+        """The columns for a tap: tenant, time, id and position of each event, and what metrics use (d0 …, m0
+        …)."""
         columns = {name: raw.column(name) for name in ("tenant", "event_time", "event_id", "slice", "line")}
         names = [f"d{i}" for i in range(self.unit.dimensions)] + [f"m{i}" for i in range(self.unit.measures)]
         order = pa.array(self.order)
@@ -348,7 +355,7 @@ class _Rows:
 
 
 def mapped(path: str) -> np.ndarray:
-    return np.memmap(path, np.uint8, mode="r") if Path(path).stat().st_size else np.empty(0, np.uint8)
+    return np.memmap(local_copy(path), np.uint8, mode="r") if size_of(path) else np.empty(0, np.uint8)
 
 
 def _write_quarantine(
@@ -366,7 +373,7 @@ def _write_quarantine(
     if not rows:
         return None
     return write_part(
-        Path(unit.quarantine_folder),
+        warehouse_path(unit.quarantine_folder),
         f"{unit.name}.parquet",
         pa.Table.from_pylist(rows, schema=QUARANTINE),
         partition={},
@@ -376,8 +383,8 @@ def _write_quarantine(
 
 
 def _not_replayed(rows: Sequence[dict[str, object]], files: Sequence[str]) -> list[dict[str, object]]:
-    """A record that left quarantine as part of another slice has its outcome there, and does not return."""
-    taken = {line for file in files for line in Path(file).read_bytes().split(b"\n")}
+    """Without records that left quarantine as part of another slice: their outcome is there."""
+    taken = {line for file in files for line in content_bytes(local_copy(file)).split(b"\n")}
     return [
         row for row in rows if not (isinstance(row["payload"], bytes) and as_line(row["payload"]) in taken)
     ]

@@ -1,7 +1,6 @@
-"""Which slices of raw are packed together: so many, or so many bytes, oldest first, each once.
+"""Chooses which slices of raw are packed together: so many, or so many bytes, oldest first, each once.
 
-The rule is pure; what it chooses from is read from the log of raw, its parts and the ledger. Nothing is
-changed here.
+The rule is pure; its input is read from the log of raw, its parts and the ledger. Nothing is changed here.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ if TYPE_CHECKING:
     from tidemill.config import Stream
     from tidemill.storage.state.protocol import Ledger, State
 
-PAGE: Final = 500  # slices of the ledger that are looked at together
+PAGE: Final = 500  # slices of the ledger that are read at once
 
 
 @dataclass(frozen=True, slots=True)
 class UnpackedSlice:
-    """A slice with rows in raw, as the choice sees it."""
+    """A slice with rows in raw, as input of the choice."""
 
     id: str
-    seq: int  # place in the ledger
-    start: int  # of what it covers, as declared or else as observed
+    seq: int  # ledger offset
+    start: int  # start of what it covers, declared or else observed
     rows: int  # that are not packed
     bytes: int  # about, of the parts that they are in
-    parts: tuple[str, ...] = ()  # those that can hold them
+    parts: tuple[str, ...] = ()  # parts that can hold them
     span: Interval | None = None  # of the event times of its rows
-    partition: str = ""  # slices of different ones are never packed together
+    partition: str = ""  # slices of different partitions are never packed together
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,13 @@ class Group:
     slices: tuple[str, ...]  # oldest first
     rows: int
     bytes: int
-    parts: tuple[str, ...] = ()  # those that can hold their rows
+    parts: tuple[str, ...] = ()  # parts that can hold their rows
     days: tuple[str, ...] = ()  # that they may have rows of
 
 
 def groups(waiting: Iterable[UnpackedSlice], pack: Pack) -> list[Group]:
-    """Full groups, oldest slices first, each of one partition; the slices behind the last one of theirs wait.
-    A group is full once it has so many slices, or so many bytes, whatever comes first."""
+    """Full groups, oldest slices first, each of one partition; the slices after the last full group wait. A
+    group is full once it has so many slices, or so many bytes, whichever comes first."""
     found: list[Group] = []
     open_groups: dict[str, list[UnpackedSlice]] = {}
     sizes: dict[str, int] = {}
@@ -99,7 +98,7 @@ def _days(spans: Sequence[Interval]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """A part whose rows are packed, by packing or by being large from the beginning. Instants are
+    """A part whose rows are packed, by packing or by being large from the start. Instants are
     microseconds."""
 
     path: str  # relative to the table
@@ -112,7 +111,7 @@ class PackedPart:
 
 
 def packed_parts(raw: Table) -> list[PackedPart]:
-    """The packed parts of a table, by path; what only waits beside them is not among them."""
+    """The packed parts of a table, by path, without those that hold rows which still wait."""
     found = []
     for part in raw.snapshot().parts:
         if part.rows and is_settled(part):
@@ -126,7 +125,7 @@ def packed_parts(raw: Table) -> list[PackedPart]:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What is packed: slices as a whole by packing, and rows of slices in parts that were born large."""
+    """What is packed: whole slices by packing, and rows of slices in parts that were large from the start."""
 
     slices: frozenset[str]
     rows: Mapping[str, int]
@@ -148,13 +147,8 @@ def settled_in(raw: Table) -> Settled:
     return Settled(frozenset(slices), rows)
 
 
-def packed_slices(raw: Table) -> frozenset[str]:
-    """Slices that are packed, or some rows of them."""
-    return frozenset(name for part in packed_parts(raw) for name in part.slices)
-
-
 class Shelf(Protocol):
-    """Where slices lie. An acceptor is one; who only looks needs no more."""
+    """What the choice reads from. An acceptor is one; a reader needs no more."""
 
     @property
     def stream(self) -> Stream: ...
@@ -168,7 +162,7 @@ def fresh(
     shelf: Shelf, *, packed_too: bool = False, partition: Callable[[SliceEntry], str] = lambda _entry: ""
 ) -> list[UnpackedSlice]:
     """Accepted slices with rows in raw that are not packed yet (with `packed_too` all of them), oldest first;
-    none while slices wait to be judged again. `partition` says which may be packed together."""
+    none while slices wait to be decided again. `partition` says which may be packed together."""
     state, stream, raw = shelf.state, shelf.stream.name, shelf.raw
     if any(entry.attempt for entry in state.pending(stream, 1)[:1]):
         return []
@@ -193,8 +187,8 @@ def fresh(
 
 
 def _with_rows(state: Ledger, stream: str, settled: Settled, offsets: _Offsets) -> Iterator[SliceEntry]:
-    """Accepted slices with rows that are not packed, from the newest on. It ends once all rows that there
-    are have been met, so that a long history need not be read for a few slices at its end."""
+    """Accepted slices with rows that are not packed, newest first. It stops once all such rows were found, so
+    that a long history need not be read for a few slices at its end."""
     left, before = offsets.rows, None
     while left is None or left > 0:
         page = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=PAGE, before=before)
@@ -208,12 +202,12 @@ def _with_rows(state: Ledger, stream: str, settled: Settled, offsets: _Offsets) 
 
 
 class _Offsets:
-    """Parts by what they can hold the rows of."""
+    """Parts by the slices whose rows they can hold."""
 
     def __init__(self, raw: Table, *, packed_too: bool) -> None:
         every = raw.snapshot().parts
         self.parts = [part for part in every if part.rows]
-        # Of those that are looked for; None where the ledger counts some that are gone.
+        # For the slices that are searched; None if the ledger counts rows that have expired.
         there = sum(part.rows for part in self.parts if packed_too or not is_settled(part))
         self.rows = None if any(map(is_expired_tombstone, every)) else there
         self._by_batch: dict[str, list[Part]] = {}
@@ -250,12 +244,12 @@ def _waiting(
 
 
 def regrouped(waiting: Iterable[UnpackedSlice], pack: Pack, raw: Table) -> list[Group]:
-    """All slices grouped again, from the oldest, but for groups that stand as they would be."""
+    """All slices grouped again, from the oldest, except for groups that already are as they would be."""
     return [group for group in groups(waiting, pack) if not _is_current(group, raw)]
 
 
 def _is_current(group: Group, raw: Table) -> bool:
-    """Whether the slices of a group are packed together already, with no others, and in order of time."""
+    """Whether the slices of a group are already packed together, without others, and in order of time."""
     live = raw.snapshot().by_path
     parts = [live[path] for path in group.parts if path in live]
     if not all(is_packed(part) for part in parts):

@@ -1,7 +1,7 @@
-"""`pack` and `manifest`: the rows of many small slices become large sorted parts of raw, each slice once.
+"""`pack` and `manifest`: packs the rows of many small slices into large sorted parts of raw, each slice once.
 
-Running and explaining share one plan. This decides what is packed and when; `packing` does it, and sees to it
-that no row is changed or lost.
+Running and explaining share one plan. It is decided here what is packed and when; `packing` does it without
+changing or losing a row.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tidemill.raw.compaction.remaking import (
 from tidemill.raw.compaction.scratch import sweep
 from tidemill.raw.standins import is_settled
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import location
 from tidemill.storage.tables.table import Table
 from tidemill.storage.tables.tidy import tidy
 
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
     from tidemill.raw.accept.batch import Acceptor
     from tidemill.storage.state.protocol import State
 
-# In one commit so many groups, or more small ones: what waits beside them is written again by each commit.
+# Groups in one commit, or more small ones: each commit rewrites what waits beside them.
 GROUPS_AT_ONCE: Final = 16
 BYTES_AT_ONCE: Final = 64 << 20
-UNDER_WAY: Final = 100 * MILLISECOND  # until a round looks again whether what is prepared is ready
+UNDER_WAY: Final = 100 * MILLISECOND  # until a round checks again whether prepared parts are ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +55,13 @@ class PackStep:
     slices: Sequence[str]  # oldest first
     rows: int
     bytes: int  # about, of the parts that they are in
-    parts_before: int  # that may hold their rows
+    parts_before: int  # parts that may hold their rows
     days: Sequence[str]  # that they may have rows of
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What became of a step."""
+    """The outcome of a step."""
 
     step: PackStep
     parts: Sequence[str]  # paths in the table
@@ -86,7 +87,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class PackLook:
-    """What a round packed of a stream, and how long it need not look again."""
+    """What a round packed of a stream, and when to look again."""
 
     packed: Sequence[Packed]
     waiting: int  # slices that do not fill a group yet
@@ -104,7 +105,7 @@ class PackLook:
 
 @dataclass(frozen=True, slots=True)
 class _Shelf:
-    """Where slices lie, for those who only look."""
+    """What the choice reads from, for readers."""
 
     stream: Stream
     state: State
@@ -113,7 +114,7 @@ class _Shelf:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The groups of a stream that are full, and how many slices fill none."""
+    """The full groups of a stream, and how many slices are in none."""
 
     groups: Sequence[Group]
     waiting: int
@@ -130,21 +131,21 @@ class _Seen:
     accepted: int  # slices, ever
     waiting: int
     since: int
-    until: int  # instants: there is no need to look again between them, if nothing happens
+    until: int  # instants between which there is no need to look again, if nothing happens
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """Groups whose parts are written in the background, while rounds go on."""
+    """Groups whose parts are written in the background."""
 
     groups: Sequence[Group]
-    waiting: int  # slices, these among them
+    waiting: int  # slices, including these
     began: float
     prepared: Future[Prepared | None]
 
 
 class Packer:
-    """Of one warehouse. Parts are prepared by a thread of its own; a later round puts them in their place."""
+    """The packer of one warehouse. Parts are prepared by a thread; a later round commits them."""
 
     def __init__(self, warehouse: Warehouse, acceptor: Callable[[str], Acceptor]) -> None:
         self._warehouse = warehouse
@@ -152,7 +153,6 @@ class Packer:
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, _Job] = {}
         self._up_to_date: dict[str, tuple[int, RawColumns]] = {}  # version of raw and declaration, by stream
-        # By stream: the version of its rollups, and since when it is known; None: it was looked at.
         self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
 
     def wait(self) -> bool:
@@ -163,7 +163,7 @@ class Packer:
         return bool(self._jobs)
 
     def close(self) -> None:
-        """What is prepared and not in its place is thrown away: it is chosen again."""
+        """Discard what is prepared and not committed: it is chosen again later."""
         self._background.shutdown(wait=True, cancel_futures=True)
         for job in self._jobs.values():
             if not job.prepared.cancelled() and job.prepared.exception() is None:
@@ -196,7 +196,7 @@ class Packer:
             "dataset": {
                 "name": declared.name,
                 "description": declared.description,
-                "table": str(layout.raw(self._warehouse.root, declared.name)),
+                "table": location(layout.raw(self._warehouse.root, declared.name)),
                 "version": raw.version if raw is not None else None,
                 "event_time": declared.time_column,
                 **dataset_facts(self._warehouse.state, declared.name),
@@ -210,7 +210,7 @@ class Packer:
     def _recorded(
         self, part: PackedPart, stream: Stream, slices: Mapping[str, NewSlice]
     ) -> dict[str, object]:
-        """`feed_hashes` are those of the feed, slice by slice; null where one came by another way."""
+        """`feed_hashes` are those of the feed, slice by slice; null if a slice came in another way."""
         first, last = part.min_time // MILLISECOND, part.max_time // MILLISECOND
         column, keys = stream.time_column, stream.manifests.partition_by
         named = {} if column is None else {f"min_{column}": first, f"max_{column}": last}
@@ -234,16 +234,16 @@ class Packer:
     # -- doing
 
     def pack(self, stream: Stream, now: int, *, rebuild: bool) -> list[Packed]:
-        """Put what was prepared in its place, then pack the groups that are full; with `rebuild` all slices
-        again. The caller must hold the tick lock, and have accepted what has landed."""
+        """Commit what was prepared, then pack the groups that are full; with `rebuild` all slices again. The
+        caller must hold the tick lock, and have accepted what has landed."""
         if (raw := self._warehouse.existing("raw", stream.name)) is not None:
             sweep(raw.root)
         done = self._taken_up(stream, now)
         return done + self._carry_out(stream, self._choice(stream, rebuild=rebuild).groups, now)
 
     def pack_due(self, stream: Stream, now: int) -> PackLook | None:
-        """In a tick, which holds the lock: parts that are ready are put in their place, and those of the next
-        full groups begun, in the background. None before anything was accepted."""
+        """In a round, which holds the lock: commit parts that are ready, and begin those of the next full
+        groups in the background. None before anything was accepted."""
         raw = self._warehouse.existing("raw", stream.name)
         if raw is None:
             return None
@@ -280,8 +280,8 @@ class Packer:
     # -- columns
 
     def remake_due(self, stream: Stream, now: int) -> RemadeColumns | None:
-        """In a tick, which holds the lock: the columns of some parts are made again, if the declaration is
-        another than when they were written. None before anything was accepted."""
+        """In a round, which holds the lock: make the columns of some parts again, if they were written with
+        another declaration. None before anything was accepted."""
         raw = self._warehouse.existing("raw", stream.name)
         if raw is None or stream.name in self._jobs or self._is_held_back(stream):
             return None
@@ -297,8 +297,8 @@ class Packer:
         return done
 
     def remake_all(self, stream: Stream, now: int) -> RemadeColumns:
-        """Make the columns of all parts again that have them by another declaration. The caller must hold the
-        tick lock and have caught up."""
+        """Make the columns again of all parts that were written with another declaration. The caller must
+        hold the tick lock and have caught up."""
         parts = rows = 0
         done = RemadeColumns(0, 0, StaleColumns())
         while (found := self._remade(stream, now)) is not None:
@@ -314,7 +314,7 @@ class Packer:
         return self.remake_due(stream, now)
 
     def stale(self, stream: str) -> StaleColumns:
-        """What of raw has its columns by another declaration. Changes nothing."""
+        """What of raw has columns of another declaration. Changes nothing."""
         declared = self._warehouse.project.stream(stream)
         raw = self._existing(declared)
         return stale_columns(raw, raw_columns(declared)) if raw is not None else StaleColumns()
@@ -329,7 +329,7 @@ class Packer:
         self._jobs[stream.name] = _Job(groups, waiting, time.perf_counter(), prepared)
 
     def _taken_up(self, stream: Stream, now: int) -> list[Packed]:
-        """Put what is prepared in its place, once it is ready."""
+        """Commit what is prepared, once it is ready."""
         job = self._jobs.pop(stream.name, None)
         if job is None:
             return []
@@ -345,10 +345,11 @@ class Packer:
         return _packed(stream, job.groups, found, time.perf_counter() - job.began)
 
     def _is_held_back(self, stream: Stream) -> bool:
-        """Whether something is being taken back, or what that sent back still waits to be judged."""
+        """Whether a retraction is in progress, or slices it sent back still wait to be decided."""
         state = self._warehouse.state
         unfinished = RetractionLog(self._warehouse.root).unfinished(state, stream.name)
-        return unfinished is not None or is_deciding_again(state, stream.name)
+        is_lost = bool(self._warehouse.lost("raw", stream.name))  # which slices it holds cannot be read
+        return unfinished is not None or is_deciding_again(state, stream.name) or is_lost
 
     # -- both
 
@@ -357,7 +358,7 @@ class Packer:
         return [project.stream(stream)] if stream is not None else list(project.streams.values())
 
     def _existing(self, stream: Stream) -> Table | None:
-        """Opened again: those who ask may be of several threads."""
+        """The table, opened again: callers may be in several threads."""
         return Table.existing(layout.raw(self._warehouse.root, stream.name))
 
     def _choice(self, stream: Stream, *, rebuild: bool = False) -> _Choice:
@@ -402,7 +403,7 @@ def _packed(
 
 
 def _partition(keys: Sequence[str], entry: SliceEntry) -> str:
-    """The same for slices that may be packed together."""
+    """Equal for slices that may be packed together."""
     facts = facts_of(entry.slice.metadata) if keys else {}
     return json.dumps([facts.get(key) for key in keys])
 

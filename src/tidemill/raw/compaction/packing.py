@@ -1,9 +1,8 @@
 """Packs raw: the rows of the slices of a group, out of small parts, into large ones in order of time.
 
-Parts are prepared first, which takes long, reads one version of raw and changes nothing; the commit that
-puts them in the place of others is short. It is the commit point; what a crash leaves before it is thrown
-away. No row is changed, dropped or judged, and a slice is packed once: what is packed, the parts that the
-log names say.
+Parts are prepared first: that takes long, reads one version of raw and changes nothing. Then one short commit
+replaces the old parts with the new ones; what a crash leaves before the commit is removed. No row is changed
+or dropped, and a slice is packed once: the parts that the table's log names say which slices are packed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tidemill.raw.compaction.choosing import Group, PackedPart
 from tidemill.raw.compaction.rewrite import RewriteUnit, Rewritten, rewrite
 from tidemill.raw.compaction.scratch import PackingFolder
 from tidemill.raw.footers import PACKED, PackedFooter, ProgressAt, stand_in_footer
-from tidemill.raw.recall import Held, held_part
+from tidemill.raw.recovered_batches import Held, held_part
 from tidemill.raw.spans import shared_days, spread_days
 from tidemill.raw.standins import (
     TOMBSTONE_BYTES,
@@ -43,12 +42,12 @@ if TYPE_CHECKING:
     from tidemill.storage.state.protocol import State
 
 FULL_FILE_BYTES: Final = 1 << 20  # of parts: days with less share one
-UNIT_BYTES: Final = 32 << 20  # of parts that one task rewrites: a day with more is cut
+UNIT_BYTES: Final = 32 << 20  # of parts that one task rewrites: a day with more is split
 
 
 @dataclass(frozen=True, slots=True)
 class PackedParts:
-    """What became of a group."""
+    """The outcome for a group."""
 
     slices: tuple[str, ...]
     parts: tuple[PackedPart, ...]
@@ -59,8 +58,7 @@ class PackedParts:
 
 @dataclass(frozen=True, slots=True)
 class PackSource:
-    """What is packed from: one version of raw, and what is known of its slices. It may be used by a thread of
-    its own."""
+    """What is packed from: one version of raw, and what is known of its slices. For use in another thread."""
 
     stream: str
     raw: Snapshot
@@ -72,10 +70,10 @@ class PackSource:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Parts that are written, and those whose place they are to take."""
+    """Parts that are written, and those that they replace."""
 
     groups: Sequence[Group]
-    numbers: Sequence[int]  # of the group of each unit; what only waits comes behind them
+    numbers: Sequence[int]  # of the group of each unit; units of rows that only wait come last
     units: Sequence[RewriteUnit]
     done: Sequence[Rewritten]
     replaced: Sequence[Part]
@@ -89,7 +87,7 @@ class Prepared:
 
 def pack_groups(acceptor: Acceptor, chosen: Sequence[Group], now: int) -> list[PackedParts]:
     """Pack the groups in one commit; those without a row in raw are passed over. The caller must hold the
-    tick lock and have caught up, and nothing may be under way that retracts or judges again."""
+    tick lock and have caught up, and no retraction may be in progress."""
     acceptor.raw.refresh()
     prepared = prepare(source_of(acceptor), chosen, now)
     return commit(acceptor, prepared, now) if prepared is not None else []
@@ -104,13 +102,13 @@ def source_of(acceptor: Acceptor) -> PackSource:
 
 
 def prepare(source: PackSource, chosen: Sequence[Group], now: int) -> Prepared | None:
-    """Write the parts of the groups; None when raw has no row of them."""
+    """Write the parts of the groups; None if raw has no row of them."""
     return _Preparing(source, chosen, now).run()
 
 
 def commit(acceptor: Acceptor, prepared: Prepared, now: int) -> list[PackedParts]:
-    """Put the parts in the place of those that they were made of; nothing is done when one of those is gone,
-    or a slice was retracted since. The caller must hold the tick lock."""
+    """Replace the parts that they were made from by the prepared ones; nothing is done if one of those is
+    gone, or a slice was retracted since. The caller must hold the tick lock."""
     try:
         if not _still_current(acceptor, prepared):
             return []
@@ -174,10 +172,10 @@ class _Preparing:
         packing_folder = PackingFolder(self._snapshot.root, tag)
         try:
             return self._prepared(facts, tag, packing_folder)
-        except _ChangedError:  # a slice was sent back or retracted meanwhile: what is left is chosen again
+        except _ChangedError:  # a slice was sent back or retracted meanwhile: it is chosen again
             packing_folder.close()
             return None
-        except BaseException:  # nothing is left behind, and the next time does it all
+        except BaseException:  # leave nothing; the next time does all of it
             packing_folder.close()
             raise
 
@@ -201,10 +199,10 @@ class _Preparing:
         return Prepared(self._chosen, numbers, units, done, replaced, facts, tag, packing_folder)
 
     def _facts(self) -> dict[str, Held]:
-        """What is in the parts that have a row of a chosen slice, and in those that have none at all."""
+        """The contents of the parts with a row of a chosen slice, and of those without rows."""
         live = self._snapshot.by_path
         named = {path for group in self._chosen for path in group.parts}
-        # What waited when the groups were chosen may have been left over by a commit since.
+        # What waited when the groups were chosen may have been moved by a commit since.
         named.update(part.path for part in self._snapshot.parts if is_rest(part))
         parts = [live[path] for path in sorted(named) if path in live]
         held = held_in(self._source, parts)
@@ -216,7 +214,7 @@ class _Preparing:
 
 
 def held_in(source: PackSource, parts: Sequence[Part]) -> dict[str, Held]:
-    """What is in these parts, by their paths in the table."""
+    """The contents of these parts, by their paths in the table."""
     paths = source.raw.paths(parts)
     size = sum(part.size for part in parts)
     found = source.engine.run(held_part, paths, "slices of raw parts", size)
@@ -236,7 +234,7 @@ class Writing:
     def units(
         self, held: Mapping[str, Held], slices: Collection[str], folder: Path, name: str, *, packed: bool
     ) -> list[RewriteUnit]:
-        """The parts with the rows of these slices, in order of time; none when they have no row."""
+        """The parts with the rows of these slices, in order of time; none if they have no row."""
         amounts: dict[int, float] = {}
         for path, fact in held.items():
             for each, days in fact.days.items():
@@ -262,7 +260,7 @@ class Writing:
         *,
         packed: bool,
     ) -> RewriteUnit | None:
-        """The part with the rows of these slices and of a span, both ends included; None when none can be."""
+        """The part with the rows of these slices in a span, both ends included; None if there can be none."""
         there: set[str] = set()
         inputs: list[Held] = []
         for fact in held.values():
@@ -275,7 +273,7 @@ class Writing:
         entries = {each: self._entry(each) for each in sorted(there)}
         batches = {each: str(entry.batch) for each, entry in entries.items()}
         partition = partition_at(span[0], by_day=self._source.by_day)
-        target = folder / partition.get(DAY_COLUMN, "all")  # a name is once in a folder
+        target = folder / partition.get(DAY_COLUMN, "all")  # names are unique in a folder
         target.mkdir(exist_ok=True)
         return RewriteUnit(
             inputs=[fact.path for fact in inputs],
@@ -298,7 +296,7 @@ class Writing:
 
 
 class _ChangedError(Exception):
-    """A slice does not count any more."""
+    """A slice no longer counts."""
 
 
 def _meets(bounds: Sequence[int], span: tuple[int, int]) -> bool:
@@ -317,7 +315,7 @@ def replace_parts(
     folder: Path,
     now: int,
 ) -> None:
-    """One commit that takes parts away, adds those that have their rows now, and says what they said."""
+    """One commit that removes parts, adds those that have their rows now, and keeps what they recorded."""
     raw, stream = acceptor.raw, acceptor.stream.name
     words, spoken = _words(acceptor, replaced, facts, folder)
     before = raw.version
@@ -333,8 +331,9 @@ def replace_parts(
 def _words(
     acceptor: Acceptor, replaced: Sequence[Part], facts: Mapping[str, Held], folder: Path
 ) -> tuple[list[StagedPart], list[Part]]:
-    """What the replaced parts said, in one part (or one for each folder of the table), and the words that it
-    says again. One at least is new: it says how far the stream has come by this version of raw."""
+    """The records of the replaced parts, in one tombstone (or one for each folder of the table), and the
+    tombstones that it replaces. At least one is new: it has the progress of the stream at this version of
+    raw."""
     raw, stream = acceptor.raw, acceptor.stream.name
     progress = ProgressAt(raw.version + 1, acceptor.state.progress(stream))
     words: list[StagedPart] = []
@@ -361,7 +360,7 @@ def _partitions(parts: Sequence[Part]) -> list[dict[str, str]]:
 
 
 def _said_again(raw: Snapshot, partition: Mapping[str, str], *, new: bool) -> list[Part]:
-    """Words that the next one says as well: the small ones, so that they stay few."""
+    """Tombstones that the next one replaces: the small ones, so that they stay few."""
     there = [part for part in raw.parts if is_tombstone(part) and part.partition == partition]
     small = [part for part in there if part.size < TOMBSTONE_BYTES]
     if new or len(small) > 1:
@@ -373,8 +372,8 @@ def _said_again(raw: Snapshot, partition: Mapping[str, str], *, new: bool) -> li
 
 
 def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) -> None:
-    """Put two parts in the place of each of these: what happened before an instant, the first of a day, and
-    what did not. What is packed stays so. The caller must hold the tick lock."""
+    """Replace each of these parts by two: rows before an instant, the first of a day, and rows after it. What
+    is packed stays packed. The caller must hold the tick lock."""
     if not parts:
         return
     source = source_of(acceptor)

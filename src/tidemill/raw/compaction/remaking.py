@@ -78,7 +78,7 @@ def is_up_to_date(raw: Table, columns: RawColumns) -> bool:
 
 def remake_columns(acceptor: Acceptor, now: int, limit: int = ROUND_BYTES) -> RemadeColumns:
     """Make again the parts with the newest events, about as many bytes as `limit`, in one commit. The caller
-    must hold the tick lock and have caught up, and nothing may be under way that retracts or judges again."""
+    must hold the tick lock and have caught up, and no retraction may be in progress."""
     raw, columns = acceptor.raw, acceptor.columns
     raw.refresh()
     _show(acceptor, now)  # first: a new part must not have a type that the table does not show

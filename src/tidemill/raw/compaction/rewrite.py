@@ -1,14 +1,13 @@
-"""The packing kernel: rows of some slices and of one span out of raw parts, as one part, in the order of raw.
+"""The packing kernel: rows of some slices and of one span from raw parts, as one part, in the order of raw.
 
-No row is changed, and none is decoded further than its columns, unless those are of another declaration.
-It writes to staging alone.
+No row is changed, and nothing but columns is decoded, unless those are of another declaration. It writes only
+to staging.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -18,14 +17,14 @@ import pyarrow.parquet as pq
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.formats.declared import RawColumns
-from tidemill.raw.footers import BatchFooter, PackedFooter
-from tidemill.raw.tables import RAW, RAW_STATS
-from tidemill.storage.tables.parts import StagedPart, open_part, write_part
+from tidemill.raw.footers import BatchFooter, PackedFooter, declared_by, declared_in
+from tidemill.raw.tables import RAW, RAW_STATS, ROW_GROUP
+from tidemill.storage.bucket_path import warehouse_path
+from tidemill.storage.tables.parts import StagedPart, open_part, read_footer, write_part
 
 # Imports inside functions keep start-up short: only who writes parts needs the compiled reader of payloads.
 
-ROW_GROUP: Final = 16_384  # rows: what a search decodes for one hit
-CODED: Final = ("tenant", "event_type", "slice")  # columns that are read and written as codes
+CODED: Final = ("tenant", "event_type", "slice")  # columns that are read and written dictionary-encoded
 _COLUMNS: Final = list(RAW.names)
 _KEY_BITS: Final = 63
 
@@ -35,19 +34,19 @@ class RewriteUnit:
     """One part to write: the rows of some slices with event times in `span`, both ends included."""
 
     inputs: Sequence[str]
-    seqs: Mapping[str, int] | None  # slices whose rows are wanted, by place in the ledger; None: all
+    seqs: Mapping[str, int] | None  # slices whose rows are taken, by ledger offset; None: all
     span: tuple[int, int]
     partition: Mapping[str, str]
     folder: str
     name: str
-    footer: PackedFooter | BatchFooter  # but for what is known when it is written
-    sort: bool = True  # False: they stand in the order of raw already
+    footer: PackedFooter | BatchFooter  # without what is known only when it is written
+    sort: bool = True  # False: they already are in the order of raw
     columns: RawColumns | None = None  # the declared ones that it gets; None: none
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The part, and the first and last event time in it; None when there was no row."""
+    """The part, and its first and last event time; None if there was no row."""
 
     part: StagedPart | None
     first: int = 0
@@ -57,26 +56,26 @@ class Rewritten:
 def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
     from tidemill.raw.columns import coded_and_bounded
 
-    declared = unit.columns
-    misfits, rounded = set[str](), set[str]()
-    found = [table for path in unit.inputs for table in _rows(path, unit, declared, misfits, rounded)]
+    reading = _Reading(unit, _same_left_out(unit))
+    found = [table for path in unit.inputs for table in _rows(path, unit, reading)]
     if not found:
         yield Rewritten(None)
         return
     rows = pa.concat_tables(found).unify_dictionaries().combine_chunks()
+    rows, declared = reading.finished(rows)
     for name in ("tenant", "slice"):
         rows = _used(rows, name)
     times = _ints(rows, "event_time")
-    if rows.column("event_type").null_count == rows.num_rows:  # of a stream that declares none
+    if rows.column("event_type").null_count == rows.num_rows:  # a stream without event types
         offset = rows.schema.get_field_index("event_type")
         rows = rows.set_column(offset, "event_type", pa.nulls(rows.num_rows, pa.string()))
     first, last = int(times.min()), int(times.max())
-    footer = replace(unit.footer, columns=declared.made(misfits, rounded) if declared is not None else None)
+    footer = replace(unit.footer, columns=declared)
     if isinstance(footer, PackedFooter):
         footer = replace(footer, rows=rows.num_rows, min_time=first, max_time=last)
     coded, bounded = (coded_and_bounded(rows, declared)) if declared is not None else ([], [])
     part = write_part(
-        Path(unit.folder),
+        warehouse_path(unit.folder),
         unit.name,
         rows,
         partition=unit.partition,
@@ -90,19 +89,61 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
     yield Rewritten(part, first, last)
 
 
-def _rows(
-    path: str, unit: RewriteUnit, declared: RawColumns | None, misfits: set[str], rounded: set[str]
-) -> Iterator[pa.Table]:
+@dataclass
+class _Reading:
+    """What is learned of the declared columns while rows are read."""
+
+    unit: RewriteUnit
+    kept: (
+        RawColumns | None
+    )  # payloads lack the same in all parts, and stay as they are; None: they are put back
+    misfits: set[str] = field(default_factory=set)
+    rounded: set[str] = field(default_factory=set)
+
+    def finished(self, rows: pa.Table) -> tuple[pa.Table, RawColumns | None]:
+        """The rows as they are written, and what the part says of its columns."""
+        from tidemill.raw.payloads import PAYLOAD, without_columns
+
+        if self.unit.columns is None:
+            return rows, None
+        declared = self.unit.columns.made(self.misfits, self.rounded)
+        if declared.keeps_payload:
+            return rows, declared
+        if self.kept is not None:
+            return rows, declared.spelled(self.kept.spellings)
+        left, declared = without_columns(declared, rows)
+        return rows.set_column(rows.schema.get_field_index(PAYLOAD), PAYLOAD, left), declared
+
+
+def _same_left_out(unit: RewriteUnit) -> RawColumns | None:
+    """The declaration of the inputs, where payloads of all of them lack the same and shall lack it."""
+    if unit.columns is None or unit.columns.keeps_payload:
+        return None
+    found = [declared_by(read_footer(path)) for path in unit.inputs]
+    first = found[0]
+    if first is None or first.id != unit.columns.id:
+        return None
+    same = all(
+        each is not None and (each.id, each.spellings) == (first.id, first.spellings) for each in found
+    )
+    return first if same else None
+
+
+def _rows(path: str, unit: RewriteUnit, reading: _Reading) -> Iterator[pa.Table]:
     """Row groups that cannot have a wanted row are not read, those that have none by their slices only.
     Declared columns are made of payloads where the part has them by another declaration."""
     from tidemill.raw.columns import nested_columns, own_columns, part_columns
+    from tidemill.raw.payloads import PartPayloads
 
     low, high = unit.span
+    declared = unit.columns
     with open_part(path, CODED) as file:
         columns = (
             part_columns(file, path, own_columns(declared), sizes=True) if declared is not None else None
         )
-        names = list(dict.fromkeys([*_COLUMNS, *(columns.names if columns is not None else ())]))
+        payloads = PartPayloads(declared_in(file, path) if reading.kept is None else None)
+        more = columns.names if columns is not None else ()
+        names = list(dict.fromkeys([*_COLUMNS, *payloads.names, *more]))
         for group in range(file.num_row_groups):
             if not _may_hold(file, group, low, high):
                 continue
@@ -117,12 +158,13 @@ def _rows(
             if not wanted.all():
                 rows = rows.filter(pa.array(wanted))
             if columns is None or declared is None:
-                yield rows.select(_COLUMNS)
+                yield payloads.put_back(rows).select(_COLUMNS)
                 continue
             values = columns.typed(rows)
-            misfits.update(name for name, _ in values.misfits)
-            rounded.update(values.rounded)
+            reading.misfits.update(name for name, _ in values.misfits)
+            reading.rounded.update(values.rounded)
             made = nested_columns(declared, values, columns.sizes(rows))
+            rows = payloads.put_back(rows)
             yield pa.table({**{name: rows.column(name) for name in _COLUMNS}, **made})
 
 
@@ -136,7 +178,7 @@ def _of_slices(file: pq.ParquetFile, group: int, seqs: Mapping[str, int] | None)
 
 
 def _used(rows: pa.Table, name: str) -> pa.Table:
-    """Without the texts of rows that were left out: a part names no slice that it has no row of."""
+    """Without the strings of rows that were left out: a part names only slices of which it has rows."""
     texts, codes = _codes(rows, name)
     used = np.unique(codes)
     if used.size == len(texts):
@@ -159,14 +201,14 @@ def _is_within(file: pq.ParquetFile, group: int, low: int, high: int) -> bool:
 
 
 def _times(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
-    """First and last event time of a row group; None when it does not say."""
+    """First and last event time of a row group; None if unknown."""
     offset = file.schema_arrow.get_field_index("event_time")
     stats = file.metadata.row_group(group).column(offset).statistics
     return (stats.min_raw, stats.max_raw) if stats is not None and stats.has_min_max else None
 
 
 def _order(rows: pa.Table, times: Ints, seqs: Mapping[str, int]) -> Ints:
-    """By tenant, event time and arrival: place of the slice in the ledger, then line."""
+    """By tenant, event time and arrival: ledger offset of the slice, then line."""
     tenant = _ranks(rows, "tenant")
     since = times - times.min()
     bits = int(since.max()).bit_length()
@@ -204,7 +246,7 @@ def _codes(rows: pa.Table, name: str) -> tuple[list[str], Ints]:
 
 
 def _ranks(rows: pa.Table, name: str) -> Ints:
-    """Codes in the order of their texts, as bytes."""
+    """Codes in the order of their strings, as bytes."""
     texts, codes = _codes(rows, name)
     rank = np.empty(len(texts), np.int64)
     rank[sorted(range(len(texts)), key=lambda code: texts[code].encode())] = np.arange(len(texts))

@@ -1,7 +1,7 @@
-"""Folders in which parts of raw are prepared, each locked by the process that works in it.
+"""Folders in which parts of raw are prepared, each locked by the process that uses it.
 
-The lock dies with its process, so what a dead one left is told from live work. Nothing here is part of a
-table: a folder may go at any time when nobody works in it.
+The lock ends with its process, which distinguishes leftovers from live work. Nothing here is part of a table:
+a folder may be removed when no process uses it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OWNER: Final = ".owner"  # file in a folder that its process keeps locked
 
 
 class PackingFolder:
-    """A folder of this process; nobody else empties it until it is closed."""
+    """A folder of this process; no other process empties it until it is closed."""
 
     def __init__(self, root: Path, tag: str) -> None:
         self._descriptor: int | None
@@ -36,19 +36,19 @@ class PackingFolder:
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove the folders of processes that are gone; their names. The caller must hold the tick lock."""
+    """Remove the folders of dead processes; their names. The caller must hold the tick lock."""
     removed: list[str] = []
     with storage_errors("clean up after a crash", root):
         for folder in sorted(layout.packing(root).glob("*")):
             try:
                 descriptor = os.open(folder / _OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
-            except FileNotFoundError:  # its process was done with it this moment
+            except FileNotFoundError:  # its process has just removed it
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
                 removed.append(folder.name)
-            except BlockingIOError:  # somebody works in it
+            except BlockingIOError:  # in use
                 continue
             finally:
                 os.close(descriptor)
@@ -62,7 +62,7 @@ def _new_folder(top: Path, tag: str) -> tuple[Path, int]:
         try:
             descriptor = os.open(folder / _OWNER, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         except FileNotFoundError:
-            continue  # a sweep took it for one of a dead process before it was locked
+            continue  # a sweep removed it before it was locked
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         if (folder / _OWNER).exists():
             return folder, descriptor

@@ -1,6 +1,6 @@
-"""What came in, for those who follow it: a stream's rows in order with its watermarks, and its late rows.
+"""Follows a stream: its rows in order with its watermarks, and its late rows.
 
-Read in process from raw and the ledger, a bounded piece at a time; nothing in the warehouse changes.
+Read in process from raw and the ledger, in bounded pieces; nothing in the warehouse changes.
 """
 
 from tidemill.raw.tail.late import LateTotals, late_rows, late_totals

@@ -1,7 +1,7 @@
 """Late rows: how late each was, and what each declared window did with it.
 
-A row is late when its event time is at or before the watermark it met, which is on record with it; so
-nothing here is decided, it is only told. Raw and rollups hold late rows like all others.
+A row is late if its event time is at or before the watermark it met, which is recorded with it; nothing is
+decided here. Raw and rollups hold late rows like all others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ LATE_ROWS: Final = pa.schema(
     [
         *_READ,
         pa.field("lateness", pa.int64()),  # microseconds that it was behind the watermark
-        pa.field(  # for each declared window; `start` of the first that it counts in, if they lie on a grid
+        # For each declared window; `start` of the first that it counts in, if windows are on a grid.
+        pa.field(
             "done",
             pa.list_(pa.struct([("window", pa.string()), ("fate", pa.string()), ("start", INSTANT)])),
         ),
@@ -42,15 +43,15 @@ LATE_ROWS: Final = pa.schema(
 )
 _NEWEST_FIRST: Final = "seq DESC, line"
 
-Place = tuple[int, int]  # of a row: that of its slice in the ledger, and its line
+Place = tuple[int, int]  # of a row: the offset of its slice, and its line
 
 
 @dataclass(frozen=True, slots=True)
 class LateTotals:
-    """How many rows came late, and what became of them: by window, by fate."""
+    """How many rows came late, and what was done with them: by window, by fate."""
 
     rows: int
-    dropped: int  # that a window left out; of a stream without any, all: ordered output has none of them
+    dropped: int  # that a window left out; for a stream without windows all, since ordered output has none
     windows: Mapping[str, Mapping[Fate, int]] = field(default_factory=dict)
 
 
@@ -62,8 +63,8 @@ def late_rows(
     tenant: str | None = None,
     after: Place | None = None,
 ) -> pa.Table:
-    """Late rows of `LATE_ROWS`, those of the newest slice first; `since`: that arrived then or later;
-    `after`: those behind this one."""
+    """Late rows with the schema `LATE_ROWS`, newest slice first; `since`: by arrival; `after`: those after
+    this row."""
     entries = _late(feed, since, None if tenant is not None else limit, after)
     found = [_READ.append(pa.field("seq", pa.int64())).empty_table()]
     with TailRows(feed) as raw:
@@ -81,7 +82,7 @@ def late_rows(
 
 
 def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = None) -> LateTotals:
-    """Of all late rows that `late_rows` would list. From the ledger, where that can tell."""
+    """Totals of all late rows that `late_rows` would list. From the ledger, where that is enough."""
     specs = feed.stream.window_specs
     entries = _late(feed, since, None)
     if tenant is None and not any(_by_row(spec) for spec in specs):
@@ -102,14 +103,14 @@ def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = No
 
 
 class LateCounts:
-    """`late_totals` of streams, looked up again only when there are more late rows, or fewer."""
+    """`late_totals` of streams, computed again only if the number of late rows changed."""
 
     def __init__(self, feed: Callable[[str], Feed]) -> None:
         self._feed = feed
         self._known: dict[str, tuple[int, LateTotals]] = {}
 
     def of(self, stream: str, rows: int) -> LateTotals:
-        """Of a stream with so many late rows."""
+        """The totals of a stream with so many late rows."""
         known = self._known.get(stream)
         if known is None or known[0] != rows:
             known = self._known[stream] = rows, self._look(stream, rows)
@@ -120,19 +121,19 @@ class LateCounts:
         if rows:
             try:
                 return late_totals(feed)
-            except StorageError:  # raw is damaged: whoever looks at the stream is told so elsewhere
+            except StorageError:  # raw is damaged, which is reported elsewhere
                 return LateTotals(rows, rows)
         return LateTotals(0, 0, {spec.name: {} for spec in feed.stream.window_specs})
 
 
 def _by_row(spec: WindowSpec) -> bool:
-    """Whether late rows fare differently from row to row."""
+    """Whether late rows can have different fates."""
     bounded = spec.late is LatePolicy.REEMIT or spec.late_by is LateBy.WINDOW
     return spec.close is Close.WATERMARK and bounded
 
 
 def _conditions(spec: WindowSpec) -> Mapping[Fate, str]:
-    """What each fate of a late row depends on: `WindowSpec.fate` in SQL."""
+    """The condition of each fate of a late row: `WindowSpec.fate` in SQL."""
     if not _by_row(spec):
         return {spec.fate(0, 0): "true"}
     time, met = "epoch_us(raw.event_time)", "epoch_us(raw.watermark)"
@@ -161,14 +162,14 @@ def _conditions_by_window(spec: WindowSpec, time: str, met: str) -> Mapping[Fate
 
 
 def _modulo(number: str, by: int) -> str:
-    """Never below zero, as Python has it."""
+    """Never below zero, as in Python."""
     return f"((({number}) % {by:d} + {by:d}) % {by:d})"
 
 
 def _late(
     feed: Feed, since: int | None, limit: int | None, after: Place | None = None
 ) -> Sequence[SliceEntry]:
-    """Slices with late rows, newest first; no more than it takes to have `limit` rows behind `after`."""
+    """Slices with late rows, newest first; no more than needed for `limit` rows after `after`."""
     entries: list[SliceEntry] = []
     rows = 0
     for entry in feed.state.slices(feed.stream.name, SliceStatus.ACCEPTED, newest=True):

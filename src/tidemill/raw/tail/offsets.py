@@ -1,17 +1,17 @@
-"""Accepted slices of one stream in the order of the ledger, and the stream's watermark as one who follows
-may tell it.
+"""Accepted slices of one stream in ledger order, and a watermark that followers can rely on.
 
-Each entry is read once, so that a look costs what is new. It only reads.
+Each entry is read once, so that a look costs only what is new. It only reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tidemill.config.stream import Stream
+from tidemill.ingest.expiries import Loss
 from tidemill.ingest.flight import is_landing
 from tidemill.ingest.retractions import is_deciding_again
 from tidemill.model.errors import BusyError
@@ -21,22 +21,23 @@ from tidemill.raw.watermark import watermark_at
 from tidemill.storage.state.newer import newer
 from tidemill.storage.state.protocol import State
 
-# A landing reads the clock a moment before others can see that it is under way.
+# A landing reads the clock a moment before others can see that it is in progress.
 SETTLE: Final = 2 * SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A stream and where its slices are on record."""
+    """A stream, and the ledger of its slices."""
 
     warehouse: Path
     stream: Stream
     state: State
     clock: Callable[[], int]
+    lost: Callable[[], Sequence[Loss]] = tuple  # parts of raw, for good
 
 
 class AcceptedOffsets:
-    """The accepted slices, by id, with their place in the ledger."""
+    """The accepted slices, by id, with their ledger offsets."""
 
     def __init__(self, feed: Feed) -> None:
         self.seqs: dict[str, int] = {}
@@ -45,7 +46,7 @@ class AcceptedOffsets:
         self._retractions = feed.state.retractions()
 
     def check(self) -> None:
-        """While slices that a retraction sent back wait to be judged again, nobody can know how far it is."""
+        """Raise BusyError while slices that a retraction sent back wait: the offset is then unknown."""
         name = self._feed.stream.name
         if is_deciding_again(self._feed.state, name):
             raise BusyError(
@@ -54,7 +55,7 @@ class AcceptedOffsets:
             )
 
     def look(self) -> list[SliceEntry]:
-        """Slices accepted since the last look. After a retraction that is all of them."""
+        """Slices accepted since the last look; all of them after a retraction."""
         acts = self._feed.state.retractions()
         if acts != self._retractions:
             self._retractions, self._decided = acts, 0
@@ -66,16 +67,16 @@ class AcceptedOffsets:
 
 
 class StreamWatermark:
-    """How far a stream has come. What was told must hold: no slice may be on its way that is on time and
-    older."""
+    """How far a stream has come. What was published must hold: no slice may be in progress that is on time
+    and older."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._instant = MIN_INSTANT
 
     def look(self, *, live: bool) -> int | None:
-        """As it stands now; `live`: and as what is being landed cannot gainsay. Ask before looking at the
-        ledger: what moved it is in there then."""
+        """The current watermark; with `live`, only as far as landings in progress cannot contradict it. Call
+        it before looking at the ledger, which then contains what moved it."""
         stream, state = self._feed.stream, self._feed.state
         now = self._feed.clock() - (SETTLE if live else 0)
         landing = live and is_landing(self._feed.warehouse)
@@ -88,5 +89,5 @@ class StreamWatermark:
         clocks = state.clocks(stream.name)
         if stream.in_event_time:
             return watermark_at(stream, clocks, progress, self._instant)
-        # By arrival: what arrived at this very instant may still be on its way.
+        # By arrival: what arrived at this very instant may still be in progress.
         return self._instant - 1 if self._instant > MIN_INSTANT else None

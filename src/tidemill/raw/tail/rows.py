@@ -1,8 +1,7 @@
-"""Rows of raw in one order or another: DuckDB over the parts that can hold them, in process.
+"""Reads rows of raw in a given order: DuckDB over the parts that can hold them, in process.
 
-What has to be sorted is sorted within a bound of memory and spilled beyond it; rows come out in small
-batches. Rows whose slice the caller does not know are left out: raw may be ahead of the state for a
-moment.
+Sorting is bounded in memory and spills to disk; rows come in small batches. Rows of slices that the caller
+does not know are left out: raw may be ahead of the state for a moment.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,13 +18,19 @@ import pyarrow as pa
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.time import Interval
+from tidemill.raw.footers import declared_in
+from tidemill.raw.payloads import PAYLOAD as _PAYLOAD
+from tidemill.raw.payloads import PartPayloads, has_whole_payloads
+from tidemill.raw.tables import RAW
 from tidemill.storage import layout
 from tidemill.storage.tables.checksums import checked
+from tidemill.storage.tables.parts import open_part
 from tidemill.storage.tables.snapshot import Range, Snapshot
 from tidemill.storage.tables.table import Table, expect_version
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow.parquet as pq
 
     from tidemill.raw.tail.offsets import Feed
 
@@ -56,9 +61,10 @@ Values = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class TailScope:
-    """Which rows, in which order: `where` and `order` are SQL over raw and `seq`, written in this room."""
+    """Which rows, in which order: `where` and `order` are SQL over raw and `seq`, made only in this
+    package."""
 
-    seqs: Mapping[str, int]  # place in the ledger, by slice
+    seqs: Mapping[str, int]  # ledger offset, by slice
     where: str
     order: str
     after: int | None = None  # event times, exclusive …
@@ -86,32 +92,43 @@ class TailRows:
         self._spill.cleanup()
 
     def look(self) -> None:
-        """Read from the newest version from now on."""
+        """Read the newest version from now on."""
         warehouse, name = self._feed.warehouse, self._feed.stream.name
-        committed = self._feed.state.table_versions(name).get("raw", 0)  # first: the table only goes ahead
+        # Read first: the table can only be ahead.
+        committed = self._feed.state.table_versions(name).get("raw", 0)
         root = layout.raw(warehouse, name)
         if self._table is None:
             self._table = Table.existing(root)
         else:
             self._table.refresh()
         expect_version(root, self._table, committed)
-        self._snapshot = self._table.snapshot() if self._table is not None else None
+        self._snapshot = self._without_lost(self._table.snapshot()) if self._table is not None else None
         if RetractionLog(warehouse).unfinished(self._feed.state, name) is not None:
             raise BusyError(
                 f"a slice of {name} is being retracted",
                 hint="it takes a moment; after a crash the next `tidemill run` finishes it",
             )
 
+    def _without_lost(self, found: Snapshot) -> Snapshot:
+        lost = layout.in_table(found.root, self._feed.warehouse, [one.file for one in self._feed.lost()])
+        if not lost:
+            return found
+        return replace(found, parts=[part for part in found.parts if part.path not in lost])
+
     def rows(
         self, wanted: TailScope, columns: pa.Schema = ROWS, *, piecewise: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """Columns of wanted rows, and `seq`. With `piecewise` parts whose times do not overlap are sorted one
-        after the other, which is the same when order is by event time."""
+        """Columns of the rows in scope, and `seq`. With `piecewise`, parts whose times do not overlap are
+        sorted one after the other, which is equivalent if the order is by event time."""
         left = wanted.limit
         for paths in self._paths(wanted, piecewise=piecewise):
-            text, values = _statement(wanted, columns, left)
             with self._cursor(wanted.seqs) as cursor:
-                reader = cursor.execute(text, {"files": paths, **values}).to_arrow_reader(BATCH_ROWS)
+                source, files = _PARTS, {"files": [_literal(path) for path in paths]}
+                if _PAYLOAD in columns.names and not all(has_whole_payloads(path) for path in paths):
+                    cursor.register("parts", _with_payloads(paths, wanted))
+                    source, files = "parts", {}
+                text, values = _statement(wanted, columns, left, source)
+                reader = cursor.execute(text, {**files, **values}).to_arrow_reader(BATCH_ROWS)
                 for batch in reader:
                     if batch.num_rows:
                         yield _typed(batch, columns)
@@ -120,13 +137,14 @@ class TailRows:
                 return
 
     def numbers(self, wanted: TailScope, sums: Sequence[str]) -> list[int]:
-        """Counts over wanted rows, each as SQL."""
+        """Counts over the rows in scope, each as SQL."""
         totals = [0] * len(sums)
         for paths in self._paths(wanted, piecewise=False):
             where, values = _where(wanted)
-            text = f"SELECT {', '.join(sums)} FROM {_FROM} WHERE {where}"
+            text = f"SELECT {', '.join(sums)} FROM {_PARTS} {_JOINED} WHERE {where}"
             with self._cursor(wanted.seqs) as cursor:
-                found = cursor.execute(text, {"files": paths, **values}).fetchone()
+                files = [_literal(path) for path in paths]
+                found = cursor.execute(text, {"files": files, **values}).fetchone()
             totals = [int(number) for number in found or totals]
         return totals
 
@@ -140,7 +158,7 @@ class TailRows:
         parts = self._snapshot.select(ranges=ranges)
         pieces = self._snapshot.apart("event_time", parts) if piecewise else [parts] if parts else []
         for piece in pieces:
-            yield [_literal(path) for path in checked(self._snapshot.paths(piece))]
+            yield list(checked(self._snapshot.paths(piece)))
 
     @contextmanager
     def _cursor(self, seqs: Mapping[str, int]) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -175,20 +193,44 @@ class TailRows:
 
 
 def of_slices(spans: Sequence[Interval | None]) -> tuple[int | None, int | None]:
-    """`after` and `upto` of rows that lie in these spans of event time."""
+    """`after` and `upto` for rows that lie in these spans of event time."""
     known = [span for span in spans if span is not None]
     if not known:
         return None, None
     return min(span.start for span in known) - 1, max(span.end for span in known) - 1
 
 
-_FROM: Final = "read_parquet($files, hive_partitioning = false) raw JOIN places USING (slice)"
+_PARTS: Final = "read_parquet($files, hive_partitioning = false)"
+_JOINED: Final = "raw JOIN places USING (slice)"
 
 
-def _statement(wanted: TailScope, columns: pa.Schema, limit: int | None) -> tuple[str, Values]:
+def _with_payloads(paths: Sequence[str], wanted: TailScope) -> pa.RecordBatchReader:
+    """The rows of parts that can be wanted, with payloads as they were sent."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path in paths:
+            with open_part(path) as file:
+                payloads = PartPayloads(declared_in(file, path))
+                names = list(dict.fromkeys([*RAW.names, *payloads.names]))
+                groups = [group for group in range(file.num_row_groups) if _may_hold(file, group, wanted)]
+                for batch in file.iter_batches(BATCH_ROWS, groups, columns=names, use_threads=False):
+                    yield payloads.put_back(batch).select(RAW.names).cast(RAW)
+
+    return pa.RecordBatchReader.from_batches(RAW, batches())
+
+
+def _may_hold(file: pq.ParquetFile, group: int, wanted: TailScope) -> bool:
+    said = file.metadata.row_group(group).column(file.schema_arrow.get_field_index("event_time")).statistics
+    if said is None or not said.has_min_max:
+        return True
+    low, high = said.min_raw, said.max_raw
+    return (wanted.after is None or high > wanted.after) and (wanted.upto is None or low <= wanted.upto)
+
+
+def _statement(wanted: TailScope, columns: pa.Schema, limit: int | None, source: str) -> tuple[str, Values]:
     where, values = _where(wanted)
     named = ", ".join(_selected(name) for name in columns.names)
-    text = f"SELECT {named}, seq FROM {_FROM} WHERE {where} ORDER BY {wanted.order}"
+    text = f"SELECT {named}, seq FROM {source} {_JOINED} WHERE {where} ORDER BY {wanted.order}"
     return (text if limit is None else f"{text} LIMIT {limit:d}"), values
 
 
@@ -224,5 +266,5 @@ def _typed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _literal(path: str) -> str:
-    """The path with its glob characters made literal: the engine would expand them."""
+    """The path with its glob characters escaped: DuckDB would expand them."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)

@@ -1,8 +1,8 @@
 """A stream as it comes: its rows in order of event time, or of arrival, with its watermarks between them.
 
-In order of event time it is a pure function of the ledger: on-time rows by (event time, place in the
-ledger, line), cut where the watermark stood. After a watermark no row at or before it comes, and
-watermarks never go back. Late rows are not in it; `late` has them.
+In order of event time it is a pure function of the ledger: on-time rows by (event time, ledger offset, line),
+interrupted by watermarks. After a watermark no row at or before it comes, and watermarks never go back. Late
+rows are not in it; `late` has them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.eventtime.ordering import Watermark
+from tidemill.model.completeness import PUT_BACK, Missing, damaged
 from tidemill.model.errors import BusyError
 from tidemill.model.slices import SliceEntry, row_groups
 from tidemill.model.time import format_instant
@@ -25,7 +26,7 @@ from tidemill.raw.tail.rows import BY_ARRIVAL, BY_TIME, ON_TIME, ROWS, TailRows,
 
 log = logging.getLogger(__name__)
 
-Item: TypeAlias = pa.RecordBatch | Watermark
+Item: TypeAlias = pa.RecordBatch | Watermark | Missing
 SORTED_ROWS: Final = 1_000_000  # of slices that are brought into the order of arrival at once
 
 
@@ -46,9 +47,12 @@ def tail(
     `since`: only rows that happened then or later; not `ordered`: that arrived. With `follow` it goes on
     with what is accepted, calling `wait` between two looks, until `stop` is set or `limit` rows came. At
     the end of an ordered one the rows that are still buffered come out in order, unless `flush` is False;
-    no watermark follows them.
+    no watermark follows them. What raw has lost for good is said first.
     """
     left = limit
+    for one in feed.lost():
+        if not ordered or since is None or one.span.end > since:
+            yield damaged(one.span, "raw", PUT_BACK)
     with TailRows(feed) as raw:
         teller: _Teller = (
             _ByTime(feed, raw, since, tenant) if ordered else _ByArrival(feed, raw, since, tenant)
@@ -80,7 +84,7 @@ def _news(teller: _Teller, limit: int | None, *, follow: bool, last: bool, flush
     except BusyError as error:
         if not follow:
             raise
-        log.info("%s", error)  # a retraction: it goes on once that is through
+        log.info("%s", error)  # a retraction: continue once it is finished
         return
     if last and flush:
         left = None if limit is None else limit - reported
@@ -106,7 +110,7 @@ class _ByTime:
         self._tenant = tenant
         self._places = AcceptedOffsets(feed)
         self._watermark = StreamWatermark(feed)
-        self._at = since - 1 if since is not None else None  # rows up to here are through
+        self._at = since - 1 if since is not None else None  # rows up to here have been given
         self._last_reported: int | None = None
 
     def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
@@ -132,8 +136,8 @@ class _ByTime:
         return self._raw.rows(wanted, piecewise=True)
 
     def _warn(self, new: Sequence[SliceEntry]) -> None:
-        """Nothing of this happens unless a landing stood still between looking at the clock and noting
-        itself, or a retraction sent the watermark back."""
+        """This happens only if a landing paused between reading the clock and noting itself, or a retraction
+        moved the watermark back."""
         for entry in new if self._last_reported is not None else ():
             assert self._last_reported is not None
             older = entry.observed is not None and entry.observed.start <= self._last_reported
@@ -147,7 +151,7 @@ class _ByTime:
 
 
 class _ByArrival:
-    """All rows, late ones too, slice after slice."""
+    """All rows, late ones too, slice by slice."""
 
     def __init__(self, feed: Feed, raw: TailRows, since: int | None, tenant: str | None) -> None:
         self._raw = raw
@@ -156,7 +160,7 @@ class _ByArrival:
         self._places = AcceptedOffsets(feed)
         self._watermark = StreamWatermark(feed)
         self._at: int | None = None
-        self._seq = 0  # slices up to here are through
+        self._seq = 0  # slices up to here have been given
 
     def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
         self._places.check()
@@ -187,7 +191,7 @@ class _ByArrival:
         return self._raw.rows(TailScope(seqs, "true", BY_ARRIVAL, after, upto, self._tenant, limit))
 
     def _moves(self, entries: Sequence[SliceEntry]) -> Iterator[tuple[int, int]]:
-        """Where the watermark is told: before the rows of the first slice that met it."""
+        """The watermark is given before the rows of the first slice that met it."""
         for entry in entries:
             if entry.watermark is not None and (self._at is None or entry.watermark > self._at):
                 self._at = entry.watermark
@@ -195,7 +199,7 @@ class _ByArrival:
 
 
 def _cut(batches: Iterable[pa.RecordBatch], key: str, cuts: Sequence[tuple[int, int]]) -> Iterator[Item]:
-    """Rows in order of `key`; each watermark after the last row whose key is not above its place."""
+    """Rows in order of `key`; each watermark after the last row whose key does not exceed it."""
     left = deque(cuts)
     for batch in batches:
         keys = batch.column(key).view(pa.int64()).to_numpy()

@@ -1,4 +1,4 @@
-"""Who may ask: tokens and how often each of them may be used. Knows nothing of HTTP, streams or events."""
+"""Tokens, and how often each of them may be used. Independent of HTTP, streams and events."""
 
 from __future__ import annotations
 

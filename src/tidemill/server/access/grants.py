@@ -1,6 +1,6 @@
-"""What a token allows: scopes, a tenant, a rate, a time; and who somebody is once it was shown.
+"""What a token allows: scopes, a tenant, a rate, a time; and the principal that it identifies.
 
-Values and the rules on them only: nothing here has a clock or a file, and none of it holds a secret.
+Values and rules only: no clock, no file, no secret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from tidemill.model.errors import InputError
 from tidemill.model.time import MAX_INSTANT
 
-MAX_TENANT_BYTES: Final = 256  # as the gate has it
+MAX_TENANT_BYTES: Final = 256  # as in the gate
 MAX_NAME: Final = 100
 MAX_RATE: Final = 10**9
 
@@ -51,7 +51,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks."""
+    """The caller."""
 
     id: str
     tenant: str | None  # None: all of them
@@ -63,7 +63,7 @@ class Principal:
 
 
 LOCAL: Final = Principal("local", None, frozenset({Scope.ADMIN}))
-"""Whoever is on this machine, where there are no tokens."""
+"""Any caller on this machine, if there are no tokens."""
 
 
 def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
@@ -76,7 +76,7 @@ def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
 
 
 def checked_tenant(tenant: str | None) -> str | None:
-    """A name that an event could carry, and that a person can tell from another."""
+    """A name that an event could carry, and that users can distinguish from others."""
     if tenant is None:
         return None
     if not tenant or tenant != tenant.strip() or not tenant.isprintable():

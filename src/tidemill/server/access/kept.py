@@ -1,6 +1,6 @@
-"""The file that tokens are kept in: read whole, replaced whole, durable, and nobody else's to read.
+"""The file of tokens: read and replaced as a whole, durable, and readable only by its owner.
 
-Two that change it at once wait for each other, so that neither change is lost.
+Two processes that change it wait for each other, so that no change is lost.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from tidemill.model.errors import DamageError, TidemillError
 from tidemill.model.time import format_instant, parse_instant
 from tidemill.server.access.grants import Scope, Token
+from tidemill.storage.bucket_path import on_disk
 from tidemill.storage.files import attempt, clean_attempts, make_folder, storage_errors, sync_folder
 
 VERSION: Final = 1
@@ -36,12 +37,11 @@ def version_of(path: Path) -> FileVersion | None:
 
 
 def read_kept(path: Path) -> tuple[FileVersion | None, tuple[Token, ...]]:
-    """The tokens in order of creation, and the mark of the very file that they were read from."""
+    """The tokens in order of creation, and the version of the file that they were read from."""
     with storage_errors("read", path):
         try:
-            with path.open("rb") as file:
-                version = _version(os.fstat(file.fileno()))
-                content = file.read()
+            version = _version(path.stat())  # first: what is written in between is read again
+            content = path.read_bytes()
         except FileNotFoundError:
             return None, ()
     try:
@@ -51,7 +51,7 @@ def read_kept(path: Path) -> tuple[FileVersion | None, tuple[Token, ...]]:
 
 
 def was_written(path: Path) -> bool:
-    """Whether a token was ever made here: the lock remembers it when the file is gone."""
+    """Whether a token was ever made here: the lock file records it if the file is gone."""
     lock = _lock(path)
     with storage_errors("look at", lock):
         try:
@@ -61,7 +61,7 @@ def was_written(path: Path) -> bool:
 
 
 def unusable(path: Path, message: str) -> DamageError:
-    """Nobody can be let in: of a file that is damaged, or that was there and is gone."""
+    """The error for a file that is damaged or gone: no caller can be let in."""
     return DamageError(
         message,
         hint="restore it from a backup; or remove what is left of it and run `tidemill token create`: "
@@ -72,10 +72,10 @@ def unusable(path: Path, message: str) -> DamageError:
 
 @contextmanager
 def changing(path: Path) -> Iterator[None]:
-    """Inside it nobody else changes the file. The lock goes with its holder, also in a crash."""
+    """Inside it no other process changes the file. The lock ends with its holder, also in a crash."""
     folder = path.parent
-    if not folder.is_dir():
-        make_folder(folder, top=next(above for above in folder.parents if above.is_dir()))
+    if not on_disk(folder).is_dir():
+        make_folder(folder, top=next(above for above in folder.parents if on_disk(above).is_dir()))
         with storage_errors("close to others", folder):
             folder.chmod(0o700)
     lock = _lock(path)
@@ -89,7 +89,7 @@ def changing(path: Path) -> Iterator[None]:
 
 
 def replace_kept(path: Path, tokens: Sequence[Token]) -> None:
-    """Inside `changing`: at every instant the old or the new content is there, whole."""
+    """Inside `changing`: at every instant the old or the new content is there, complete."""
     document = {"version": VERSION, "tokens": [_plain(token) for token in tokens]}
     before = version_of(path)
     with storage_errors("write", path):
@@ -100,7 +100,8 @@ def replace_kept(path: Path, tokens: Sequence[Token]) -> None:
                 file.flush()
                 found = os.fstat(file.fileno())
                 if before is not None and found.st_mtime_ns <= before[0]:
-                    # Clocks of file systems tick slowly and inodes come back: no two have the same mark.
+                    # Clocks of file systems tick slowly and inodes are reused: make sure that versions
+                    # differ.
                     os.utime(file.fileno(), ns=(found.st_atime_ns, before[0] + 1))
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -135,7 +136,7 @@ def _tokens(document: Mapping[str, object]) -> tuple[Token, ...]:
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']}")
     rows = document["tokens"]
-    if not isinstance(rows, list) or not rows:  # revoked tokens stay in it: it is never written without any
+    if not isinstance(rows, list) or not rows:  # revoked tokens stay in it: it is never written empty
         raise TypeError("tokens")
     return tuple(_token(row) for row in rows)
 

@@ -1,6 +1,6 @@
 """How often a token may be used: a bucket for each, full after one second without use.
 
-Exact, in whole millionths of an event. Time is passed in; what nobody uses is forgotten.
+Exact, in whole millionths of an event. Time is passed in; unused buckets are dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tidemill.model.errors import RateLimitError
 from tidemill.model.time import SECOND
 from tidemill.server.access.grants import Principal
 
-MAX_BUCKETS: Final = 1024  # then those that are full again are forgotten
+MAX_BUCKETS: Final = 1024  # then those that are full again are dropped
 
 
 class RateLimits:
@@ -25,8 +25,8 @@ class RateLimits:
     def admit(self, principal: Principal, cost: int, now: int) -> None:
         """Count `cost` events, or raise RateLimitError and count nothing.
 
-        It is taken while an event is left; what it costs beyond what is left is paid off before the next.
-        Otherwise a request of more than one second's worth would never be.
+        A request is admitted while an event is left; what it costs beyond that is paid off before the next.
+        Otherwise a request of more than one second's worth could never be admitted.
         """
         self._take(principal, cost, now, left=1)
 

@@ -1,7 +1,8 @@
-"""Texts that a tenant hands back and cannot read: cursors and places hold numbers that count what is others'.
+"""Encrypts cursors and offsets for tenants: they contain numbers that count what belongs to others.
 
-SIV with HMAC-SHA256, as the MAC and as the stream, so that the standard library is enough. What was changed,
-or was sealed for another tenant, is refused. The key is in the warehouse: all its servers have the same.
+SIV with HMAC-SHA256, as the MAC and as the stream, so that the standard library is enough. Texts that were
+changed, or sealed for another tenant, are refused. The key is in the warehouse: all its servers have the
+same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tidemill.storage.files import atomic_write, storage_errors
 
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
-PADDED: Final = 32  # bytes: how long a text is tells how large a number in it is
+PADDED: Final = 32  # bytes: otherwise the length of a text would show the size of a number in it
 
 
 class Seals:
@@ -38,7 +39,7 @@ class Seals:
         return base64.urlsafe_b64encode(tag + self._mixed(plain, tag)).decode().rstrip("=")
 
     def open(self, sealed: str, tenant: str) -> str:
-        """The text that was sealed for this tenant; InputError when that is none of ours."""
+        """The text that was sealed for this tenant; InputError if it is not one of ours."""
         try:
             whole = base64.urlsafe_b64decode(sealed.encode("ascii") + b"=" * (-len(sealed) % 4))
         except (UnicodeError, binascii.Error):
@@ -58,7 +59,7 @@ class Seals:
         return hmac.digest(self._both()[0], said, "sha256")[:TAG_BYTES]
 
     def _mixed(self, text: bytes, tag: bytes) -> bytes:
-        """Mixed with the stream that belongs to the tag; mixed again, it is the text."""
+        """XOR with the key stream of the tag; applied twice, it gives the text."""
         key = self._both()[1]
         blocks = range(-(-len(text) // sha256().digest_size))
         stream = b"".join(hmac.digest(key, tag + block.to_bytes(4, "big"), "sha256") for block in blocks)

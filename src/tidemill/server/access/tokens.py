@@ -1,6 +1,6 @@
-"""Tokens: who may do what for which tenant. They are in one file of the warehouse, and need nothing else.
+"""Tokens: which scopes for which tenant. They are in one file of the warehouse, and need nothing else.
 
-A secret is never kept: only its SHA-256 is, and no answer tells an unknown token from a wrong one.
+Only the SHA-256 of a secret is stored, and unknown and wrong tokens get the same answer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ID_BYTES: Final = 6
 _SECRET_BYTES: Final = 32
 # A secret has 256 random bits: nothing slower than one SHA-256 is needed to keep it from being guessed.
 _SHOWN: Final = re.compile(r"(?i:bearer) +tm_([0-9a-f]{12})_([0-9a-f]{64})", re.ASCII)
-_NOBODY: Final = "0" * 64  # what an unknown id is compared with, so that it takes as long as a known one
+_NOBODY: Final = "0" * 64  # compared with for an unknown id, so that it takes as long as a known one
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,14 @@ class _Seen:
 
     file_version: FileVersion | None = None  # None: there was no file
     tokens: Mapping[str, Token] = field(default_factory=dict)
-    damage: str = ""  # why the tokens that were made cannot be known
+    damage: str = ""  # why the tokens cannot be read
 
 
 class Tokens:
-    """The tokens of a warehouse. What another process changes is seen at the next look. Thread-safe.
+    """The tokens of a warehouse. Changes of other processes are seen at the next look. Thread-safe.
 
-    Once there was a token, a file that is missing or damaged raises DamageError from every question: the
-    absence of the file never means that no token is needed.
+    Once there was a token, a file that is missing or damaged raises DamageError from every call: the absence
+    of the file never means that no token is needed.
     """
 
     def __init__(self, warehouse: Path) -> None:
@@ -83,9 +83,9 @@ class Tokens:
         rate: int | None = None,
         expires: int | None = None,
     ) -> tuple[Token, str]:
-        """A new token, durable, and its text `tm_<id>_<secret>`, which cannot be had again.
+        """A new, durable token, and its text `tm_<id>_<secret>`, which is shown only once.
 
-        `tenant` None is all of them; `rate` is in events a second; `expires` is an instant.
+        `tenant` None: all; `rate` is in events a second; `expires` is an instant.
         """
         secret = secrets.token_hex(_SECRET_BYTES)
         wanted = Token(
@@ -107,11 +107,11 @@ class Tokens:
         return token, f"tm_{token.id}_{secret}"
 
     def list(self) -> tuple[Token, ...]:
-        """All of them in order of creation, those that no longer work included."""
+        """All tokens in order of creation, including those that no longer work."""
         return tuple(self._look().values())
 
     def revoke(self, id: str, now: int) -> Token:
-        """It works no more, from the next request on. Doing so again changes nothing."""
+        """Revoke it, from the next request on. Idempotent."""
         if (known := self._look()).get(id) is None:
             raise NotFoundError(f"there is no token {id!r}", hint=_ids(known.values(), now))
         with changing(self._path):
@@ -123,16 +123,16 @@ class Tokens:
         return found
 
     def any_made(self) -> bool:
-        """Whether there ever was one. From then on nobody is let in without: a token that ran out or was
-        revoked does not open the door for all."""
+        """Whether there ever was one. From then on every request needs one: a token that expired or was
+        revoked does not open the server to all."""
         return bool(self._look())
 
     def any_active(self, now: int) -> bool:
         return any(token.active(now) for token in self._look().values())
 
     def version(self, now: int) -> object:
-        """A value that is another one once a token was made, was revoked or has expired, or the file was
-        lost: for who has to notice, without asking for each token."""
+        """A value that changes when a token is made, revoked or expires, or the file is lost: for callers
+        that must notice without checking each token."""
         try:
             active = frozenset(token.id for token in self._look().values() if token.active(now))
         except TidemillError:
@@ -140,7 +140,7 @@ class Tokens:
         return active
 
     def authenticate(self, authorization: str | None, now: int) -> Principal:
-        """Who sent this header; AuthError when that is nobody."""
+        """The principal of this header; AuthError if there is none."""
         if authorization is None:
             raise AuthError("a token is needed", hint=NEEDED)
         shown = _SHOWN.fullmatch(authorization.strip(" \t")) if len(authorization) < 1000 else None
@@ -151,7 +151,7 @@ class Tokens:
         right = hmac.compare_digest(_digest(secret), _NOBODY if token is None else token.digest)
         if token is None or not right:
             raise AuthError("the token is not known", hint="check it for typing errors, or create another")
-        # Only who has the secret learns what became of it.
+        # Only the owner of the secret learns what became of it.
         if token.revoked is not None:
             raise AuthError(f"this token was revoked at {format_instant(token.revoked)}", hint=NEEDED)
         if not token.active(now):
@@ -192,7 +192,7 @@ def _new_id(taken: set[str]) -> str:
 
 
 def _with_room(kept: tuple[Token, ...], now: int) -> tuple[Token, ...]:
-    """With room for one more: at the limit, the oldest that no longer works is forgotten."""
+    """With room for one more: at the limit, the oldest that no longer works is dropped."""
     if len(kept) < MAX_TOKENS:
         return kept
     over = next((token for token in kept if not token.active(now)), None)

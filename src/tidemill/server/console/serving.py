@@ -19,10 +19,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemill.model.errors import NotFoundError
-from tidemill.server.asked import check_parameters
+from tidemill.server.parameters import check_parameters
 
 STATIC: Final = Path(__file__).parent / "static"
 PREFIX: Final = "/console/"
+_VERSION: Final = "v-"  # what the name of a version begins with
 INDEX: Final = "index.html"
 CHARTS: Final = "bokeh"  # the package whose wheel brings the chart library
 _CHART_FILES: Final = ("bokeh.min.js", "bokeh-api.min.js")
@@ -42,9 +43,10 @@ _HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",  # asked for each time, sent when it changed
     "Vary": "Accept-Encoding",
 }
+_ASKED_AGAIN: Final = "no-cache"  # asked for each time, sent when it changed
+_FOR_EVER: Final = "public, max-age=31536000, immutable"  # under a name that changes with what it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +67,37 @@ def router() -> APIRouter:
 
 
 async def _index(request: Request) -> Response:
-    return _sent(request, INDEX)
+    check_parameters(request)
+    index = _found(INDEX)
+    names = index.content.replace(PREFIX.encode(), f"{PREFIX}{_version()}/".encode())
+    return _sent(request, _packed(names, index.media), _ASKED_AGAIN)
 
 
 async def _file(request: Request, name: str) -> Response:
-    return _sent(request, name)
-
-
-def _sent(request: Request, name: str) -> Response:
+    """A file by its name, or by its name under the version of all files, which may be kept for ever."""
     check_parameters(request)
+    version, _, rest = name.partition("/")
+    kept = version.startswith(_VERSION)
+    asked = rest if kept else name
+    return _sent(request, _found(asked), _FOR_EVER if kept and version == _version() else _ASKED_AGAIN)
+
+
+def _found(name: str) -> _File:
     path = _paths().get(name)
     if path is None or not path.is_file():
         raise NotFoundError(f"the console has no file {name[:80]!r}", hint="the console is at /")
     status = path.stat()
-    found = _read(path, status.st_mtime_ns, status.st_size)
-    headers = {**_HEADERS, "ETag": found.tag}
+    return _read(path, status.st_mtime_ns, status.st_size)
+
+
+def _version() -> str:
+    """A name for what all files hold together."""
+    tags = [_found(name).tag for name, path in sorted(_paths().items()) if path.is_file()]
+    return _VERSION + hashlib.sha256("".join(tags).encode()).hexdigest()[:16]
+
+
+def _sent(request: Request, found: _File, kept: str) -> Response:
+    headers = {**_HEADERS, "Cache-Control": kept, "ETag": found.tag}
     if request.headers.get("if-none-match") == found.tag:
         return Response(status_code=304, headers=headers)
     content = found.content
@@ -106,6 +124,10 @@ def chart_files() -> dict[str, Path]:
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int, _size: int) -> _File:
     """What a file holds; read again when it changed."""
-    content = path.read_bytes()
+    return _packed(path.read_bytes(), _MEDIA[path.suffix])
+
+
+@lru_cache(maxsize=64)
+def _packed(content: bytes, media: str) -> _File:
     tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    return _File(content, gzip.compress(content, 6, mtime=0), tag, _MEDIA[path.suffix])
+    return _File(content, gzip.compress(content, 6, mtime=0), tag, media)

@@ -6,7 +6,6 @@ Nothing here begins, commits or rolls back, and nothing leaves totals or tile ha
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
@@ -21,6 +20,7 @@ from tidemill.model.slices import (
     hash_of,
 )
 from tidemill.storage.state import fates, progress_acts
+from tidemill.storage.state.connection import Connection, greater
 from tidemill.storage.state.protocol import BatchRecord, SliceResult, TileBuild
 from tidemill.storage.state.rows import (
     SLICE_COLUMNS,
@@ -51,7 +51,7 @@ _Member = tuple[str, int, int, int]  # of a 5s tile: the slice's id and place, d
 _INSERT_ENTRY = f"INSERT INTO slices ({ENTRY}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})"
 
 
-def enter(db: sqlite3.Connection, new: NewSlice) -> SliceEntry:
+def enter(db: Connection, new: NewSlice) -> SliceEntry:
     known = entry_by_id(db, new.id)
     if known is not None:
         again = fates.landed_again(known)
@@ -66,18 +66,18 @@ def enter(db: sqlite3.Connection, new: NewSlice) -> SliceEntry:
     return entry
 
 
-def last_offset(db: sqlite3.Connection) -> int:
+def last_offset(db: Connection) -> int:
     return int(db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()[0])
 
 
-def insert(db: sqlite3.Connection, entry: SliceEntry) -> None:
+def insert(db: Connection, entry: SliceEntry) -> None:
     db.execute(_INSERT_ENTRY, to_row(entry))
     _add(db, entry.slice.stream, contribution(entry))
     if entry.status is SliceStatus.ACCEPTED:
         _unassigned(db, entry)
 
 
-def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> None:
+def rewrite(db: Connection, before: SliceEntry, after: SliceEntry) -> None:
     """Make an entry say something else of the same slice; the totals follow."""
     counts = after.counts
     db.execute(
@@ -98,39 +98,39 @@ def rewrite(db: sqlite3.Connection, before: SliceEntry, after: SliceEntry) -> No
     _add(db, after.slice.stream, change)
 
 
-def _unassigned(db: sqlite3.Connection, entry: SliceEntry) -> None:
+def _unassigned(db: Connection, entry: SliceEntry) -> None:
     db.execute(
         "INSERT INTO unlaid (stream, slice) VALUES (?, ?) ON CONFLICT DO NOTHING",
         (entry.slice.stream, entry.seq),
     )
 
 
-def entry_by_id(db: sqlite3.Connection, slice_id: str) -> SliceEntry | None:
+def entry_by_id(db: Connection, slice_id: str) -> SliceEntry | None:
     row = db.execute(f"SELECT {ENTRY} FROM slices WHERE id = ?", (slice_id,)).fetchone()
     return from_row(row) if row else None
 
 
-def entry_of(db: sqlite3.Connection, stream: str, slice_id: str) -> SliceEntry:
+def entry_of(db: Connection, stream: str, slice_id: str) -> SliceEntry:
     entry = entry_by_id(db, slice_id)
     if entry is None or entry.slice.stream != stream:
         raise unknown(slice_id, stream)
     return entry
 
 
-def _add(db: sqlite3.Connection, stream: str, parts: dict[str, int]) -> None:
+def _add(db: Connection, stream: str, parts: dict[str, int]) -> None:
     db.executemany(
         "INSERT INTO totals (stream, name, value) VALUES (?, ?, ?)"
-        " ON CONFLICT (stream, name) DO UPDATE SET value = value + excluded.value",
+        " ON CONFLICT (stream, name) DO UPDATE SET value = totals.value + excluded.value",
         [(stream, name, value) for name, value in parts.items() if value],
     )
 
 
-def has_batch(db: sqlite3.Connection, stream: str, batch: str) -> bool:
+def has_batch(db: Connection, stream: str, batch: str) -> bool:
     found = db.execute("SELECT 1 FROM batches WHERE stream = ? AND batch = ?", (stream, batch)).fetchone()
     return found is not None
 
 
-def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
+def apply_batch(db: Connection, record: BatchRecord) -> bool:
     if has_batch(db, record.stream, record.batch):
         return False
     stream = record.stream
@@ -146,7 +146,7 @@ def apply_batch(db: sqlite3.Connection, record: BatchRecord) -> bool:
     return True
 
 
-def want(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+def want(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
     """Put slices into the desired sets of 5s tiles."""
     decision_codes = _decision_codes(db, stream, {slice_id for ids in tiles.values() for slice_id in ids})
     db.executemany(
@@ -157,7 +157,7 @@ def want(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]
     rehash(db, stream, tiles)
 
 
-def _decision_codes(db: sqlite3.Connection, stream: str, ids: Collection[str]) -> dict[str, tuple[int, int]]:
+def _decision_codes(db: Connection, stream: str, ids: Collection[str]) -> dict[str, tuple[int, int]]:
     """Of each slice its place in the ledger, and the mark of its judgement."""
     rows = db.execute(
         "SELECT id, seq, judgement FROM slices WHERE stream = ? AND id IN (SELECT value FROM json_each(?))",
@@ -169,7 +169,7 @@ def _decision_codes(db: sqlite3.Connection, stream: str, ids: Collection[str]) -
     return found
 
 
-def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult) -> None:
+def _decide(db: Connection, stream: str, batch: str, result: SliceResult) -> None:
     """Write a slice's outcome; what it added to the totals before (a failed try) is taken back."""
     before = entry_of(db, stream, result.slice)
     if before.status is SliceStatus.RETRACTED:
@@ -183,27 +183,28 @@ def _decide(db: sqlite3.Connection, stream: str, batch: str, result: SliceResult
         _unassigned(db, after)
 
 
-def record_version(db: sqlite3.Connection, stream: str, table: str, version: int) -> None:
+def record_version(db: Connection, stream: str, table: str, version: int) -> None:
     db.execute(
         "INSERT INTO versions (stream, part_of, version) VALUES (?, ?, ?)"
-        " ON CONFLICT (stream, part_of) DO UPDATE SET version = max(version, excluded.version)",
+        " ON CONFLICT (stream, part_of) DO UPDATE SET"
+        f" version = {greater('versions.version', 'excluded.version')}",
         (stream, table, version),
     )
 
 
-def runs(db: sqlite3.Connection, stream: str) -> list[str]:
+def runs(db: Connection, stream: str) -> list[str]:
     rows = db.execute("SELECT name FROM runs WHERE stream = ? ORDER BY place", (stream,)).fetchall()
     return [name for (name,) in rows]
 
 
-def append_runs(db: sqlite3.Connection, stream: str, offset: int, names: Sequence[str]) -> None:
+def append_runs(db: Connection, stream: str, offset: int, names: Sequence[str]) -> None:
     db.executemany(
         "INSERT INTO runs (stream, place, name) VALUES (?, ?, ?)",
         [(stream, offset + i, name) for i, name in enumerate(names)],
     )
 
 
-def base_tiles(db: sqlite3.Connection, stream: str, rows: Sequence[tuple[Value, ...]]) -> list[BaseTile]:
+def base_tiles(db: Connection, stream: str, rows: Sequence[tuple[Value, ...]]) -> list[BaseTile]:
     states = [tile_state(row) for row in rows]
     members = _members(db, stream, [state.key.start for state in states])
     return [
@@ -226,7 +227,7 @@ def tile_state(row: tuple[Value, ...]) -> TileState:
     )
 
 
-def apply_tiles(db: sqlite3.Connection, stream: str, builds: Iterable[TileBuild]) -> None:
+def apply_tiles(db: Connection, stream: str, builds: Iterable[TileBuild]) -> None:
     known = list(builds)
     base = [build for build in known if build.key.level == BASE.name]
     for build in base:
@@ -240,20 +241,20 @@ def apply_tiles(db: sqlite3.Connection, stream: str, builds: Iterable[TileBuild]
     )
 
 
-def move_tiles(db: sqlite3.Connection, stream: str, moved: Iterable[TileBuild]) -> None:
+def move_tiles(db: Connection, stream: str, moved: Iterable[TileBuild]) -> None:
     db.executemany(
         "UPDATE tiles SET part = ?, rows = ? WHERE stream = ? AND level = ? AND start = ?",
         [(build.part, build.rows, stream, build.key.level, build.key.start) for build in moved],
     )
 
 
-def _observe(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+def _observe(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
     """Make these names the observed sets of 5s tiles."""
     members = _members(db, stream, tiles)
     current = [start for start, names in tiles.items() if _desired(members[start]) == names]
     db.execute(
         "UPDATE tile_slices SET observed = desired WHERE stream = ? AND observed != desired"
-        " AND start IN (SELECT value FROM json_each(?))",
+        " AND start IN (SELECT CAST(value AS bigint) FROM json_each(?))",
         (stream, json.dumps(current)),
     )
     for start in tiles.keys() - set(current):  # while it was built, or before that, its desired set changed
@@ -265,7 +266,7 @@ def _observe(db: sqlite3.Connection, stream: str, tiles: Mapping[int, frozenset[
 
 
 def _observe_one(
-    db: sqlite3.Connection, stream: str, start: int, members: Sequence[_Member], names: frozenset[str]
+    db: Connection, stream: str, start: int, members: Sequence[_Member], names: frozenset[str]
 ) -> None:
     """Touches only the members that change."""
     decision_codes = {id_: decision_code(decision) for id_, decision in map(contribution_of, names)}
@@ -285,7 +286,7 @@ def _observe_one(
     )
 
 
-def miss_tiles(db: sqlite3.Connection, stream: str, above: Sequence[tuple[str, int]]) -> None:
+def miss_tiles(db: Connection, stream: str, above: Sequence[tuple[str, int]]) -> None:
     """A 5s tile that is there, below one that is not, gets a hash that is none: it is stale, and with it all
     above it are made again from what is below them."""
     spans = [(start, start + BY_NAME[level].tile) for level, start in above]
@@ -296,7 +297,7 @@ def miss_tiles(db: sqlite3.Connection, stream: str, above: Sequence[tuple[str, i
     )
 
 
-def lose_tiles(db: sqlite3.Connection, stream: str, parts: Collection[str]) -> int:
+def lose_tiles(db: Connection, stream: str, parts: Collection[str]) -> int:
     lost = db.execute(
         "SELECT level, start FROM tiles WHERE stream = ? AND part IN (SELECT value FROM json_each(?))",
         (stream, json.dumps(sorted(parts))),
@@ -313,7 +314,7 @@ def lose_tiles(db: sqlite3.Connection, stream: str, parts: Collection[str]) -> i
     return len(lost)
 
 
-def rehash(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> None:
+def rehash(db: Connection, stream: str, starts: Collection[int]) -> None:
     """The hashes of what 5s tiles should be made of, after that changed."""
     members = _members(db, stream, starts)
     db.executemany(
@@ -324,12 +325,12 @@ def rehash(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> None
     )
 
 
-def _members(db: sqlite3.Connection, stream: str, starts: Collection[int]) -> dict[int, list[_Member]]:
+def _members(db: Connection, stream: str, starts: Collection[int]) -> dict[int, list[_Member]]:
     """The slices of each of these 5s tiles, by one query."""
     found: dict[int, list[_Member]] = {start: [] for start in starts}
     rows = db.execute(
         "SELECT t.start, s.id, t.slice, t.desired, t.observed FROM json_each(?) j"
-        " CROSS JOIN tile_slices t ON t.stream = ? AND t.start = j.value"
+        " CROSS JOIN tile_slices t ON t.stream = ? AND t.start = CAST(j.value AS bigint)"
         " CROSS JOIN slices s ON s.seq = t.slice",
         (json.dumps(sorted(starts)), stream),
     )

@@ -6,12 +6,12 @@ again.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tidemill.model.damage import Damage, FileKind, KnownDamage
 from tidemill.storage.log_chain import LogHead
+from tidemill.storage.state.connection import Connection
 
 _RECORD: Final = (
     "INSERT INTO damages (file, kind, stream, reason, since) VALUES (?, ?, ?, ?, ?) ON CONFLICT (file)"
@@ -19,33 +19,33 @@ _RECORD: Final = (
 )
 
 
-def record(db: sqlite3.Connection, found: Iterable[Damage], now: int) -> None:
+def record(db: Connection, found: Iterable[Damage], now: int) -> None:
     db.executemany(_RECORD, ((one.file, one.kind.value, one.stream, one.reason, now) for one in found))
 
 
-def damages(db: sqlite3.Connection, stream: str | None) -> list[KnownDamage]:
+def damages(db: Connection, stream: str | None) -> list[KnownDamage]:
+    of_stream, value = ("true", ()) if stream is None else ("stream = ?", (stream,))
     rows = db.execute(
-        "SELECT file, kind, stream, reason, since FROM damages WHERE ?1 IS NULL OR stream = ?1 ORDER BY file",
-        (stream,),
+        f"SELECT file, kind, stream, reason, since FROM damages WHERE {of_stream} ORDER BY file", value
     )
     return [
         KnownDamage(Damage(file, FileKind(kind), of, reason), since) for file, kind, of, reason, since in rows
     ]
 
 
-def clear(db: sqlite3.Connection, files: Iterable[str]) -> None:
+def clear(db: Connection, files: Iterable[str]) -> None:
     db.executemany("DELETE FROM damages WHERE file = ?", ((file,) for file in files))
 
 
 # -- logs
 
 
-def head(db: sqlite3.Connection, log: str) -> LogHead | None:
+def head(db: Connection, log: str) -> LogHead | None:
     row = db.execute("SELECT lines, chain FROM logs WHERE name = ?", (log,)).fetchone()
     return None if row is None else LogHead(*row)
 
 
-def set_head(db: sqlite3.Connection, log: str, head: LogHead, lines: Sequence[bytes] = ()) -> None:
+def set_head(db: Connection, log: str, head: LogHead, lines: Sequence[bytes] = ()) -> None:
     db.execute(
         "INSERT INTO logs (name, lines, chain) VALUES (?, ?, ?)"
         " ON CONFLICT (name) DO UPDATE SET lines = excluded.lines, chain = excluded.chain",
@@ -53,16 +53,17 @@ def set_head(db: sqlite3.Connection, log: str, head: LogHead, lines: Sequence[by
     )
     first = head.lines - len(lines) + 1
     db.executemany(
-        "INSERT OR REPLACE INTO log_lines (name, number, line) VALUES (?, ?, ?)",
+        "INSERT INTO log_lines (name, number, line) VALUES (?, ?, ?)"
+        " ON CONFLICT (name, number) DO UPDATE SET line = excluded.line",
         ((log, first + i, line) for i, line in enumerate(lines)),
     )
 
 
-def lines(db: sqlite3.Connection, log: str) -> list[bytes]:
+def lines(db: Connection, log: str) -> list[bytes]:
     found = db.execute("SELECT line FROM log_lines WHERE name = ? ORDER BY number", (log,))
     return [bytes(line) for (line,) in found]
 
 
-def forget(db: sqlite3.Connection, log: str) -> None:
+def forget(db: Connection, log: str) -> None:
     db.execute("DELETE FROM logs WHERE name = ?", (log,))
     db.execute("DELETE FROM log_lines WHERE name = ?", (log,))

@@ -293,4 +293,17 @@ CREATE TABLE damages (
 ) WITHOUT ROWID;
 """
 
-VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH, _NINTH)
+# Before, files were locked by those who worked on a stream.
+_TENTH: Final = """
+CREATE TABLE leases (
+    name      TEXT NOT NULL PRIMARY KEY,
+    number    INTEGER NOT NULL,
+    holder    TEXT,
+    until     INTEGER NOT NULL,
+    length    INTEGER NOT NULL,
+    contested INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX leases_by_holder ON leases (holder) WHERE holder IS NOT NULL;
+"""
+
+VERSIONS: Final = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH, _NINTH, _TENTH)

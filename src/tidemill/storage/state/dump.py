@@ -8,9 +8,9 @@ receipts.
 
 from __future__ import annotations
 
-import sqlite3
 from typing import Final
 
+from tidemill.storage.state.connection import Connection
 from tidemill.storage.state.rows import SLICE_COLUMNS, TRIES
 
 _OUTCOME: Final = {
@@ -50,7 +50,7 @@ _TABLES: Final = {
 }
 
 
-def dump(db: sqlite3.Connection) -> dict[str, list[dict[str, object]]]:
+def dump(db: Connection) -> dict[str, list[dict[str, object]]]:
     dumped: dict[str, list[dict[str, object]]] = {}
     for table, query in _TABLES.items():
         rows = db.execute(query)

@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from tidemill.model.errors import DamageError, StorageError, TidemillError, as_tidemill_error
+from tidemill.model.errors import DamageError, LeaseLostError, StorageError, TidemillError, as_tidemill_error
 from tidemill.model.time import MINUTE, SECOND
+from tidemill.storage.bucket import BucketError
 from tidemill.storage.state.protocol import State
 
 log = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ def one_by_one(streams: Iterable[str], work: Callable[[str], None]) -> None:
     for stream in streams:
         try:
             work(stream)
+        except LeaseLostError:
+            raise
         except Exception as error:  # noqa: BLE001 - the first one is raised below
             if first is None:
                 first = error
@@ -103,7 +106,7 @@ def _may_miss_a_file(error: Exception) -> bool:
     """Whether it can come of a file that is not there. A full disk or a lack of rights is not that, though
     the file that could not be written is not there either."""
     cause = error.__cause__ if isinstance(error, StorageError) else error
-    if isinstance(error, DamageError) or cause is None:
+    if isinstance(error, DamageError) or cause is None or isinstance(cause, BucketError):
         return False
     number = cause.errno if isinstance(cause, OSError) else None
     return number in (None, errno.ENOENT) and (isinstance(error, StorageError) or isinstance(cause, OSError))
@@ -203,6 +206,8 @@ class RoundFaults:
             return None
         try:
             done = work()
+        except LeaseLostError:  # nothing that this process does counts any more
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, all other work goes on
             self.record(stream, output, error)
             return None
@@ -271,6 +276,8 @@ class RoundFaults:
         said = {name: value for name, value in asdict(fault).items() if name not in ("stream", "output")}
         try:
             self._state.set_checkpoint(stream, _mark(output), json.dumps(said))
+        except LeaseLostError:
+            raise
         except TidemillError as lost:  # a full disk, perhaps
             self._memory.unrecorded[key] = fault
             log.debug("a fault could not be recorded: %s", lost, extra={"stream": stream})

@@ -1,35 +1,75 @@
-"""Opens the state of a warehouse, and puts a fresh one in its place.
+"""Opens the state of a warehouse, where the project keeps it, and puts a fresh one in its place.
 
 The fresh state is filled beside the old one and replaces it in one step: a crash leaves one of them, whole.
 """
 
 from __future__ import annotations
 
+import platform
+import secrets
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from tidemill.model.errors import StorageError
+from tidemill.config.project import StateStore
+from tidemill.model.errors import MachineError, StorageError
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import BucketPath
+from tidemill.storage.files import atomic_write, attempt, sync_file
+from tidemill.storage.files import storage_errors as file_errors
 from tidemill.storage.state.protocol import State
 from tidemill.storage.state.schema import storage_errors, sync_folder
 from tidemill.storage.state.sqlite import open_state
 
+if TYPE_CHECKING:
+    from types import ModuleType
 
-def open_store(warehouse: Path) -> State:
+# Imports inside functions keep start-up short: only a project with a state on a server needs its driver.
+
+IN_THE_WAREHOUSE: Final = StateStore()
+
+
+def open_store(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:
     """The state of a warehouse; created if there is none."""
+    if (place := _on_server(warehouse, store)) is not None:
+        _check_owner(warehouse, place.title)
+        return place.open()
+    _check_owner(warehouse, None)
     return open_state(layout.state(warehouse))
 
 
-def open_fresh(warehouse: Path) -> State:
+def exists(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> bool:
+    """Whether the warehouse has a state."""
+    if (place := _on_server(warehouse, store)) is not None:
+        return place.exists()
+    return layout.state(warehouse).exists()
+
+
+def name_of(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> str:
+    """What the state is called in reports: its file, or its address without a password."""
+    place = _on_server(warehouse, store)
+    return place.name if place is not None else str(layout.state(warehouse))
+
+
+def open_fresh(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:
     """An empty state beside the one in use, which is left alone; what an earlier try left is deleted.
     Only one process at a time may do this."""
+    if (place := _on_server(warehouse, store)) is not None:
+        place.fresh.drop()
+        return place.fresh.open()
     fresh = layout.fresh_state(warehouse)
     with storage_errors(fresh):
         _remove(fresh)
     return open_state(fresh)
 
 
-def replace_with_fresh(warehouse: Path) -> None:
+def replace_with_fresh(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> None:
     """The fresh state, filled and closed, becomes the one in use; the old one is deleted."""
+    if (place := _on_server(warehouse, store)) is not None:
+        place.become(place.fresh)
+        _take_over(warehouse, place.title)
+        return
     target, fresh = layout.state(warehouse), layout.fresh_state(warehouse)
     with storage_errors(target):
         if not fresh.exists():
@@ -37,6 +77,7 @@ def replace_with_fresh(warehouse: Path) -> None:
         _remove_logs(target)  # which the new file must not meet
         fresh.replace(target)  # at no moment is there none: whoever opens it would make an empty one
         sync_folder(warehouse)
+    _take_over(warehouse, None)
 
 
 def _remove(path: Path) -> None:
@@ -47,3 +88,118 @@ def _remove(path: Path) -> None:
 def _remove_logs(path: Path) -> None:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+# -- of a warehouse in a bucket
+
+
+def _check_owner(warehouse: Path, place: str | None) -> None:
+    """A bucket has one state. A second machine with a state in a file of its own would know nothing of what
+    the first one lands, and would number the same slices differently."""
+    owner = layout.state_owner(warehouse)
+    if not isinstance(owner, BucketPath):
+        return
+    name = _name_of_state(warehouse, place)
+    with file_errors("look for the state", owner):
+        if owner.bucket.put_new(owner.key, name.encode()):
+            return
+        found = owner.read_text()
+    raise StorageError(
+        f"this warehouse has its state elsewhere: {found}",
+        where=owner.as_uri(),
+        hint="several machines share a state on a server (`state: {url: postgresql://…}`); or run "
+        "`tidemill recover` here, which makes a new state that replaces the other one",
+    )
+
+
+def _take_over(warehouse: Path, place: str | None) -> None:
+    owner = layout.state_owner(warehouse)
+    if isinstance(owner, BucketPath):
+        with file_errors("record where the state is", owner):
+            owner.write_bytes(_name_of_state(warehouse, place).encode())
+
+
+def _name_of_state(warehouse: Path, place: str | None) -> str:
+    """What a state is called in its bucket; a file on this machine is given a name once."""
+    if place is not None:
+        return place
+    path = layout.state_name(warehouse)
+    with file_errors("name the state", path):
+        if not path.exists():
+            atomic_write(path, f"a file on {platform.node()}, {secrets.token_hex(8)}".encode())
+        return path.read_text()
+
+
+# -- on a server
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A schema of a server."""
+
+    driver: ModuleType
+    url: str
+    schema: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.driver.Server(self.url).name} schema {self.schema}"
+
+    @property
+    def title(self) -> str:
+        """The same for every machine, whatever the server is called there."""
+        return f"a PostgreSQL server, in the schema {self.schema}"
+
+    @property
+    def fresh(self) -> _Place:
+        return _Place(self.driver, self.url, self.schema + self.driver.FRESH)
+
+    def open(self) -> State:
+        opened: State = self.driver.open_state(self.url, self.schema)
+        return opened
+
+    def exists(self) -> bool:
+        return bool(self.driver.exists(self.url, self.schema))
+
+    def drop(self) -> None:
+        self.driver.drop(self.url, self.schema)
+
+    def become(self, other: _Place) -> None:
+        self.driver.replace(self.url, self.schema, other.schema)
+
+
+def _on_server(warehouse: Path, store: StateStore) -> _Place | None:
+    """Where the state is, if not in the warehouse."""
+    if store.url is None:
+        return None
+    try:
+        from tidemill.storage.state import postgres
+    except ImportError as error:
+        raise MachineError(
+            f"the driver of PostgreSQL cannot be used: {error}",
+            where="state.url",
+            hint="install it: pip install 'tidemill[postgres]'",
+        ) from None
+    schema = store.schema_name or f"tidemill_{_identity(warehouse)}"
+    return _Place(postgres, store.url.get_secret_value(), schema)
+
+
+def _identity(warehouse: Path) -> str:
+    """The name that the warehouse was given when it first had a state on a server."""
+    path = layout.identity(warehouse)
+    with file_errors("name the warehouse", path):
+        if not path.exists():
+            with attempt(path) as draft:
+                draft.write_text(secrets.token_hex(8) + "\n", encoding="ascii")
+                sync_file(draft)
+                with suppress(FileExistsError):  # another process was first
+                    path.hardlink_to(draft)
+            sync_folder(warehouse)
+        name = path.read_text(encoding="ascii").strip()
+    if len(name) != 16 or set(name) - set("0123456789abcdef"):
+        raise StorageError(
+            "the name of the warehouse is not one that Tidemill gave",
+            where=str(path),
+            hint="restore the file, or name the schema of the state in `state.schema`",
+        )
+    return name

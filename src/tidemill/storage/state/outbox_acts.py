@@ -5,14 +5,14 @@ Statements inside a transaction somebody else opened: an event enters with the f
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 
 from tidemill.model.windows import OutboxEvent
+from tidemill.storage.state.connection import Connection, greater
 from tidemill.storage.state.window_rows import EVENT, event_from, event_row
 
 
-def enter(db: sqlite3.Connection, events: Iterable[OutboxEvent]) -> None:
+def enter(db: Connection, events: Iterable[OutboxEvent]) -> None:
     """One writer at a time, and no row ever goes: the next `seq` is higher than any before."""
     db.executemany(
         "INSERT INTO outbox (id, type, stream, time, data) VALUES (?, ?, ?, ?, ?)"
@@ -21,7 +21,7 @@ def enter(db: sqlite3.Connection, events: Iterable[OutboxEvent]) -> None:
     )
 
 
-def after(db: sqlite3.Connection, seq: int, limit: int, stream: str | None) -> list[OutboxEvent]:
+def after(db: Connection, seq: int, limit: int, stream: str | None) -> list[OutboxEvent]:
     of_stream, value = ("", ()) if stream is None else (" AND stream = ?", (stream,))
     rows = db.execute(
         f"SELECT {EVENT} FROM outbox WHERE seq > ?{of_stream} ORDER BY seq LIMIT ?", (seq, *value, limit)
@@ -29,14 +29,14 @@ def after(db: sqlite3.Connection, seq: int, limit: int, stream: str | None) -> l
     return [event_from(row) for row in rows]
 
 
-def delivered(db: sqlite3.Connection, sink: str) -> int:
+def delivered(db: Connection, sink: str) -> int:
     row = db.execute("SELECT seq FROM deliveries WHERE sink = ?", (sink,)).fetchone()
     return int(row[0]) if row else 0
 
 
-def set_delivered(db: sqlite3.Connection, sink: str, seq: int) -> None:
+def set_delivered(db: Connection, sink: str, seq: int) -> None:
     db.execute(
         "INSERT INTO deliveries (sink, seq) VALUES (?, ?)"
-        " ON CONFLICT (sink) DO UPDATE SET seq = max(seq, excluded.seq)",
+        f" ON CONFLICT (sink) DO UPDATE SET seq = {greater('deliveries.seq', 'excluded.seq')}",
         (sink, seq),
     )

@@ -5,28 +5,32 @@ Statements inside a transaction somebody else opened; only a retraction ever mak
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
+from tidemill.storage.state.connection import Connection, greater
 from tidemill.storage.state.protocol import NO_PROGRESS, ClockState, Progress
 
 _ADVANCE_CLOCK: Final = (
     "INSERT INTO clocks (stream, source, max_seen, watermark, arrival) VALUES (?, ?, ?, ?, ?)"
-    " ON CONFLICT (stream, source) DO UPDATE SET max_seen = max(max_seen, excluded.max_seen),"
-    " watermark = max(watermark, excluded.watermark), arrival = max(arrival, excluded.arrival)"
+    " ON CONFLICT (stream, source) DO UPDATE SET"
+    f" max_seen = {greater('clocks.max_seen', 'excluded.max_seen')},"
+    f" watermark = {greater('clocks.watermark', 'excluded.watermark')},"
+    f" arrival = {greater('clocks.arrival', 'excluded.arrival')}"
 )
-# `max` of something and null is null: before the first watermark there is none.
+# Before the first watermark there is none, and nothing is greater than null.
 _ADVANCE: Final = (
     "INSERT INTO progress (stream, watermark, emitted, buffered_rows, buffered_bytes, released_early)"
     " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE SET"
-    " watermark = max(coalesce(watermark, excluded.watermark), coalesce(excluded.watermark, watermark)),"
-    " emitted = max(emitted, excluded.emitted), buffered_rows = excluded.buffered_rows,"
-    " buffered_bytes = excluded.buffered_bytes, released_early = max(released_early, excluded.released_early)"
+    " watermark = CASE WHEN progress.watermark IS NULL OR excluded.watermark > progress.watermark"
+    " THEN excluded.watermark ELSE progress.watermark END,"
+    f" emitted = {greater('progress.emitted', 'excluded.emitted')},"
+    " buffered_rows = excluded.buffered_rows, buffered_bytes = excluded.buffered_bytes,"
+    f" released_early = {greater('progress.released_early', 'excluded.released_early')}"
 )
 
 
-def advance(db: sqlite3.Connection, stream: str, clocks: Iterable[ClockState], progress: Progress) -> None:
+def advance(db: Connection, stream: str, clocks: Iterable[ClockState], progress: Progress) -> None:
     """What a batch says; nothing but the size of the buffer ever goes back."""
     db.executemany(
         _ADVANCE_CLOCK,
@@ -41,21 +45,21 @@ def advance(db: sqlite3.Connection, stream: str, clocks: Iterable[ClockState], p
     )  # fmt: skip
 
 
-def replace(db: sqlite3.Connection, stream: str, clocks: Iterable[ClockState], progress: Progress) -> None:
+def replace(db: Connection, stream: str, clocks: Iterable[ClockState], progress: Progress) -> None:
     """What a retraction says, whatever was known before."""
     db.execute("DELETE FROM clocks WHERE stream = ?", (stream,))
     db.execute("DELETE FROM progress WHERE stream = ?", (stream,))
     advance(db, stream, clocks, progress)
 
 
-def clocks(db: sqlite3.Connection, stream: str) -> list[ClockState]:
+def clocks(db: Connection, stream: str) -> list[ClockState]:
     rows = db.execute(
         "SELECT source, max_seen, watermark, arrival FROM clocks WHERE stream = ? ORDER BY source", (stream,)
     ).fetchall()
     return [ClockState(*row) for row in rows]
 
 
-def progress(db: sqlite3.Connection, stream: str) -> Progress:
+def progress(db: Connection, stream: str) -> Progress:
     row = db.execute(
         "SELECT watermark, emitted, buffered_rows, buffered_bytes, released_early FROM progress"
         " WHERE stream = ?",
@@ -64,11 +68,11 @@ def progress(db: sqlite3.Connection, stream: str) -> Progress:
     return Progress(*row) if row else NO_PROGRESS
 
 
-def checkpoints(db: sqlite3.Connection, stream: str) -> dict[str, str]:
+def checkpoints(db: Connection, stream: str) -> dict[str, str]:
     return dict(db.execute("SELECT name, mark FROM marks WHERE stream = ?", (stream,)).fetchall())
 
 
-def set_checkpoint(db: sqlite3.Connection, stream: str, window: str, checkpoint: str | None) -> None:
+def set_checkpoint(db: Connection, stream: str, window: str, checkpoint: str | None) -> None:
     if checkpoint is None:
         db.execute("DELETE FROM marks WHERE stream = ? AND name = ?", (stream, window))
         return

@@ -9,6 +9,7 @@ the state they were kept in.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -37,9 +38,11 @@ from tidemill.model.windows import (
     Undecided,
     Window,
     WindowGlance,
+    WindowGroup,
     WindowKey,
 )
 from tidemill.storage.log_chain import LogHead
+from tidemill.storage.state.lease_rules import Granted
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,10 @@ class Retraction:
 
 class Logs(Protocol):
     """How far the logs beside the slices go. A log may be ahead of the state, never behind it."""
+
+    def hold(self, log: str) -> AbstractContextManager[None]:
+        """One holder at a time among the machines that share the state; on one machine a file is locked."""
+        ...
 
     def log_head(self, log: str) -> LogHead | None:
         """As it was last recorded; None: the log itself is all that is known."""
@@ -483,6 +490,14 @@ class Windows(Protocol):
         """Windows of this width that start in `within` (None: all), by start."""
         ...
 
+    def window_groups(
+        self, stream: str, width: int, within: Interval, stretch: int, cutoff: str, now: int
+    ) -> list[WindowGroup]:
+        """Windows of this width that start in `within`, counted for each stretch of time (they begin at
+        multiples of `stretch`) by what decides their states, by start. `cutoff` is the reason of windows
+        that wait for theirs."""
+        ...
+
     def first_arrivals(self, stream: str, within: Interval) -> Mapping[int, int]:
         """By start of a window in `within`, the first arrival of its members; a replay counts as of the slice
         whose records it holds."""
@@ -646,6 +661,45 @@ class Damages(Protocol):
         ...
 
 
+class StreamLeases(Protocol):
+    """Who works on which stream. While leases are held (`storage.leases`), every act that writes is refused
+    once one of them was taken over."""
+
+    def lease_holders(self, names: Collection[str]) -> frozenset[str]:
+        """Those who have one of them and did not give it back, also if it has run out."""
+        ...
+
+    def take_leases(
+        self,
+        names: Collection[str],
+        holder: str,
+        length: int,
+        gone: Collection[str] = (),
+        ended: Collection[str] = (),
+    ) -> Granted:
+        """Take all of them, or none if a holder that is not in `gone` has one of them, for so many
+        microseconds by the clock of the database. Holders in `ended` have nothing under way."""
+        ...
+
+    def settle_leases(self, holder: str) -> None:
+        """Holders before this one have nothing under way any more that could still be committed."""
+        ...
+
+    def renew_leases(self, holder: str) -> int:
+        """How many it has."""
+        ...
+
+    def release_leases(self, holder: str) -> None:
+        """Nothing that the holder began is under way."""
+        ...
+
+    def lost_leases(self, holder: str, held: Mapping[str, int]) -> list[str]:
+        """Of these leases, by name and number, those that the holder has no more."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class Recovery(Protocol):
     """Filling a state that was lost, and showing all of one."""
 
@@ -686,6 +740,7 @@ class State(
     Outbox,
     Receipts,
     Damages,
+    StreamLeases,
     Recovery,
     Protocol,
 ):
@@ -694,5 +749,10 @@ class State(
     The names of a tile's or window's slices (`BaseTile.desired`, `TileBuild.slices`, `Member.name` …) are
     `SliceEntry.name`; everything else goes by id.
     """
+
+    def trim_log(self) -> None:
+        """Give back the space of what was written and is in place by now, unless somebody is reading: for
+        moments without other work. It changes nothing that can be read."""
+        ...
 
     def close(self) -> None: ...

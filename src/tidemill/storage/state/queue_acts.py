@@ -6,15 +6,15 @@ becomes of a window is said in `phases`.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
 from tidemill.storage.state import outbox_acts, phases
+from tidemill.storage.state.connection import LOCKED, UNTAKEN, Connection
 from tidemill.storage.state.phases import Kept
-from tidemill.storage.state.window_acts import WINDOW, load, members, record_observed, save, stamp
+from tidemill.storage.state.window_acts import WINDOW, hold, members, record_observed, save, stamp
 from tidemill.storage.state.window_rows import kept_from
 
 NEVER: Final = (1 << 63) - 1
@@ -26,7 +26,7 @@ NEWEST: Final = "ORDER BY priority, stream DESC, start DESC"
 
 
 def take(
-    db: sqlite3.Connection,
+    db: Connection,
     owner: str,
     now: int,
     lease_until: int,
@@ -43,7 +43,8 @@ def take(
     of_streams = f" AND stream IN ({', '.join('?' * len(names))})" if names else ""
     latest = min(now + longest, NEVER) if longest is not None else NEVER  # later: the clock was put back
     rows = db.execute(
-        f"{QUEUED} AND (not_before <= ? OR not_before > ?){of_streams} {NEWEST if newest else ORDER} LIMIT ?",
+        f"{QUEUED} AND (not_before <= ? OR not_before > ?){of_streams} {NEWEST if newest else ORDER}"
+        f" LIMIT ? {UNTAKEN}",
         (now, latest, *names, limit),
     ).fetchall()
     queued = [kept_from(row) for row in rows]
@@ -69,7 +70,7 @@ def take(
 
 
 def _run_out(
-    db: sqlite3.Connection,
+    db: Connection,
     now: int,
     of_streams: str,
     names: Sequence[str],
@@ -77,11 +78,11 @@ def _run_out(
 ) -> list[Kept]:
     """Windows whose leases hold no more: those of `void` that were not renewed since, or by the clock."""
     if void is None:
-        rows = db.execute(f"{LEASED} AND lease_until <= ?{of_streams}", (now, *names)).fetchall()
+        rows = db.execute(f"{LEASED} AND lease_until <= ?{of_streams} {UNTAKEN}", (now, *names)).fetchall()
         return [kept_from(row) for row in rows]
     if not void:
         return []
-    held = [kept_from(row) for row in db.execute(f"{LEASED}{of_streams}", names).fetchall()]
+    held = [kept_from(row) for row in db.execute(f"{LEASED}{of_streams} {UNTAKEN}", names).fetchall()]
     return [one for one in held if void.get(one.window.key) == one.window.lease_until]
 
 
@@ -90,7 +91,7 @@ def _order(kept: Kept) -> tuple[int, str, int]:
     return -key.priority, key.stream, key.start
 
 
-def renew(db: sqlite3.Connection, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
+def renew(db: Connection, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
     return [
         key
         for key in keys
@@ -103,14 +104,14 @@ def renew(db: sqlite3.Connection, owner: str, keys: Sequence[WindowKey], lease_u
 
 
 def complete(
-    db: sqlite3.Connection,
+    db: Connection,
     build: Build,
     dataset: Dataset,
     now: int,
     events: Sequence[OutboxEvent],
     version: int,
 ) -> bool:
-    kept = load(db, build.key)
+    kept = hold(db, build.key)
     after = None if kept is None else phases.completed(kept, build, dataset, now)
     if after is None:
         return False
@@ -120,26 +121,27 @@ def complete(
     return True
 
 
-def fail(db: sqlite3.Connection, build: Build, error: str, not_before: int, tries: int) -> bool:
-    kept = load(db, build.key)
+def fail(db: Connection, build: Build, error: str, not_before: int, tries: int) -> bool:
+    kept = hold(db, build.key)
     if kept is None or not phases.holds(kept, build):
         return False
     save(db, phases.failed(kept, error, not_before, tries), stamp(db))
     return True
 
 
-def release(db: sqlite3.Connection, owner: str) -> int:
-    rows = db.execute(f"{LEASED} AND owner = ?", (owner,)).fetchall()
+def release(db: Connection, owner: str) -> int:
+    rows = db.execute(f"{LEASED} AND owner = ? {LOCKED}", (owner,)).fetchall()
     version = stamp(db)
     for row in rows:
         save(db, phases.released(kept_from(row)), version)
     return len(rows)
 
 
-def retry(db: sqlite3.Connection, stream: str, start: int | None) -> int:
+def retry(db: Connection, stream: str, start: int | None) -> int:
     of_start, value = ("", ()) if start is None else (" AND start = ?", (start,))
     rows = db.execute(
-        f"SELECT {WINDOW} FROM windows WHERE stream = ? AND phase = 'failed'{of_start}", (stream, *value)
+        f"SELECT {WINDOW} FROM windows WHERE stream = ? AND phase = 'failed'{of_start} {LOCKED}",
+        (stream, *value),
     ).fetchall()
     version = stamp(db)
     for row in rows:
@@ -147,6 +149,6 @@ def retry(db: sqlite3.Connection, stream: str, start: int | None) -> int:
     return len(rows)
 
 
-def length(db: sqlite3.Connection, stream: str | None) -> int:
+def length(db: Connection, stream: str | None) -> int:
     of_stream, value = ("", ()) if stream is None else (" AND stream = ?", (stream,))
     return int(db.execute(LENGTH + of_stream, value).fetchone()[0])

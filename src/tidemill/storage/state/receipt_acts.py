@@ -6,28 +6,28 @@ for it to be dropped, never by a clock.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
 from tidemill.model.gateway import Receipt
+from tidemill.storage.state.connection import Connection
 from tidemill.storage.state.rows import RECEIPT_COLUMNS, receipt_row
 
 PIECE: Final = 20_000  # receipts that go in one transaction: others do not wait longer for their turn
 
-_COLUMNS: Final = ", ".join(RECEIPT_COLUMNS)
+_COLUMNS: Final = ", ".join(f'"{column}"' for column in RECEIPT_COLUMNS)  # `window` is a word of SQL
 _KEEP: Final = (
     f"INSERT INTO receipts ({_COLUMNS}, until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    " ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE excluded.until > until"
+    " ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE excluded.until > receipts.until"
 )
 
 
-def keep(db: sqlite3.Connection, receipts: Iterable[Receipt], until: int) -> None:
+def keep(db: Connection, receipts: Iterable[Receipt], until: int) -> None:
     db.executemany(_KEEP, ((*receipt_row(receipt), until) for receipt in receipts))
 
 
-def receipt(db: sqlite3.Connection, id: str) -> Receipt | None:
+def receipt(db: Connection, id: str) -> Receipt | None:
     row = db.execute(f"SELECT {_COLUMNS} FROM receipts WHERE id = ?", (id,)).fetchone()
     if row is None:
         return None
@@ -35,7 +35,7 @@ def receipt(db: sqlite3.Connection, id: str) -> Receipt | None:
     return replace(Receipt(*values), repeated=bool(repeated))
 
 
-def page(db: sqlite3.Connection, stream: str, after: str, limit: int) -> list[Receipt]:
+def page(db: Connection, stream: str, after: str, limit: int) -> list[Receipt]:
     rows = db.execute(
         f"SELECT {_COLUMNS} FROM receipts WHERE stream = ? AND id > ? ORDER BY id LIMIT ?",
         (stream, after, limit),
@@ -43,7 +43,7 @@ def page(db: sqlite3.Connection, stream: str, after: str, limit: int) -> list[Re
     return [replace(Receipt(*values), repeated=bool(repeated)) for *values, repeated in rows]
 
 
-def drop(db: sqlite3.Connection, before: int) -> int:
+def drop(db: Connection, before: int) -> int:
     """Up to `PIECE` of them, those first whose time was up first; how many."""
     return db.execute(
         "DELETE FROM receipts WHERE id IN (SELECT id FROM receipts WHERE until <= ? ORDER BY until LIMIT ?)",

@@ -6,7 +6,6 @@ Statements inside a transaction somebody else opened; the slice and the story st
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from typing import Final
 
@@ -14,22 +13,23 @@ from tidemill.model.levels import BASE
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.storage.state import progress_acts, window_acts
 from tidemill.storage.state.acts import entry_of, record_version, rehash, rewrite
+from tidemill.storage.state.connection import Connection
 from tidemill.storage.state.fates import after_retraction
 from tidemill.storage.state.protocol import ClockState, Progress, Retraction
 
 NOBODY: Final = 0  # no slice has that place
 
 
-def applied(db: sqlite3.Connection) -> int:
+def applied(db: Connection) -> int:
     return int(db.execute("SELECT value FROM counters WHERE name = 'retractions'").fetchone()[0])
 
 
-def set_applied(db: sqlite3.Connection, count: int) -> None:
+def set_applied(db: Connection, count: int) -> None:
     db.execute("UPDATE counters SET value = ? WHERE name = 'retractions'", (count,))
 
 
 def apply(
-    db: sqlite3.Connection,
+    db: Connection,
     act: Retraction,
     clocks: Sequence[ClockState],
     raw_version: int,
@@ -54,7 +54,7 @@ def apply(
     return True
 
 
-def forget_batches(db: sqlite3.Connection, stream: str, slices: Sequence[SliceEntry]) -> None:
+def forget_batches(db: Connection, stream: str, slices: Sequence[SliceEntry]) -> None:
     """Those that none of their slices is left in; one look at the ledger for all of them."""
     touched = json.dumps(sorted({entry.batch for entry in slices if entry.batch is not None}))
     db.execute(
@@ -64,8 +64,8 @@ def forget_batches(db: sqlite3.Connection, stream: str, slices: Sequence[SliceEn
     )
 
 
-def _leave_tiles(db: sqlite3.Connection, stream: str, seqs: str) -> None:
-    of_them = "stream = ? AND slice IN (SELECT value FROM json_each(?))"
+def _leave_tiles(db: Connection, stream: str, seqs: str) -> None:
+    of_them = "stream = ? AND slice IN (SELECT CAST(value AS bigint) FROM json_each(?))"
     starts = db.execute(
         f"SELECT DISTINCT start FROM tile_slices WHERE desired != 0 AND {of_them}", (stream, seqs)
     ).fetchall()

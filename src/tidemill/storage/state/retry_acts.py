@@ -6,13 +6,13 @@ still refers to it goes there with it.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.storage.state import fates
 from tidemill.storage.state.acts import ENTRY, entry_by_id, last_offset, rewrite, unknown
+from tidemill.storage.state.connection import Connection
 from tidemill.storage.state.retract_acts import forget_batches
 from tidemill.storage.state.rows import from_row
 
@@ -28,7 +28,7 @@ _BY_DECLARATION: Final = (
 
 
 def failing(
-    db: sqlite3.Connection, stream: str, now: int, declared: str, limit: int, longest: int | None
+    db: Connection, stream: str, now: int, declared: str, limit: int, longest: int | None
 ) -> list[SliceEntry]:
     latest = min(now + longest, NEVER) if longest is not None else NEVER  # later: the clock was put back
     rows = db.execute(_BY_TIME, (stream, now, latest, limit)).fetchall()
@@ -38,24 +38,24 @@ def failing(
     return sorted((from_row(row) for row in rows), key=lambda entry: entry.seq)
 
 
-def postpone(db: sqlite3.Connection, slice_id: str, error: str, retry_at: int) -> None:
+def postpone(db: Connection, slice_id: str, error: str, retry_at: int) -> None:
     _change(db, slice_id, lambda entry: fates.postponed(entry, error, retry_at))
 
 
-def prioritise(db: sqlite3.Connection, stream: str) -> int:
+def prioritise(db: Connection, stream: str) -> int:
     rows = db.execute("SELECT id FROM slices WHERE stream = ? AND status = 'failed'", (stream,)).fetchall()
     for (slice_id,) in rows:
         _change(db, slice_id, fates.prioritised)
     return len(rows)
 
 
-def _change(db: sqlite3.Connection, slice_id: str, fate: Callable[[SliceEntry], SliceEntry]) -> None:
+def _change(db: Connection, slice_id: str, fate: Callable[[SliceEntry], SliceEntry]) -> None:
     entry = entry_by_id(db, slice_id)
     if entry is not None and entry.status is SliceStatus.FAILED:
         rewrite(db, entry, fate(entry))
 
 
-def send_again(db: sqlite3.Connection, slice_ids: Sequence[str]) -> list[SliceEntry]:
+def send_again(db: Connection, slice_ids: Sequence[str]) -> list[SliceEntry]:
     db.execute("PRAGMA defer_foreign_keys = ON")  # until the commit: place and references change one by one
     sent = []
     for slice_id in slice_ids:

@@ -157,5 +157,5 @@ def text_or_none(value: Value) -> str | None:
 def receipt_row(receipt: Receipt) -> tuple[Value, ...]:
     return (
         receipt.id, receipt.stream, receipt.tenant, receipt.slice, receipt.first, receipt.records,
-        receipt.window, receipt.at, receipt.repeated,
+        receipt.window, receipt.at, int(receipt.repeated),
     )  # fmt: skip

@@ -19,7 +19,7 @@ from tidemill.storage.state.ddl import VERSIONS
 VERSION: Final = len(VERSIONS)
 APPLICATION: Final = 0x7469_6465  # "tide", in the file's header: a foreign file is never written to
 BUSY_SECONDS: Final = 30.0
-LOG_BYTES: Final = 4 << 20  # that the write-ahead log keeps on disk once it was written back
+LOG_BYTES: Final = 1 << 20  # that the write-ahead log keeps on disk once it was written back
 
 
 @contextmanager

@@ -6,7 +6,6 @@ here costs more than the windows it touches.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -26,6 +25,7 @@ from tidemill.model.windows import (
 )
 from tidemill.storage.state import outbox_acts, phases
 from tidemill.storage.state.acts import ENTRY, entry_by_id, entry_of
+from tidemill.storage.state.connection import EVERY, LOCKED, Connection
 from tidemill.storage.state.phases import Kept
 from tidemill.storage.state.rows import decision_code, from_row, interval
 from tidemill.storage.state.window_rows import (
@@ -37,6 +37,7 @@ from tidemill.storage.state.window_rows import (
     runs_text,
 )
 
+STAMP: Final = "UPDATE counters SET value = value + 1 WHERE name = 'version' RETURNING value"
 WINDOW: Final = ", ".join(WINDOW_COLUMNS)
 _WINDOW_OF: Final = ", ".join(f"w.{column}" for column in WINDOW_COLUMNS)
 UNASSIGNED: Final = (
@@ -56,8 +57,10 @@ _MEMBERS: Final = (
 _ENTER_MEMBER: Final = (
     "INSERT INTO window_slices (stream, start, slice, member, desired, observed, ignored, runs)"
     " VALUES (?, ?, ?, 1, 0, 0, NULL, ?) ON CONFLICT (stream, start, slice)"
-    " DO UPDATE SET member = 1, runs = excluded.runs WHERE member = 0 OR runs IS NOT excluded.runs"
+    " DO UPDATE SET member = 1, runs = excluded.runs "
+    " WHERE window_slices.member = 0 OR window_slices.runs IS NOT excluded.runs"
 )
+_LOAD: Final = f"SELECT {WINDOW} FROM windows WHERE stream = ? AND start = ? AND span = ?"
 _INSERT: Final = f"INSERT INTO windows ({WINDOW}) VALUES ({', '.join('?' * len(WINDOW_COLUMNS))})"
 _UPDATE: Final = (
     f"UPDATE windows SET {', '.join(f'{column} = ?' for column in WINDOW_COLUMNS[3:])}"
@@ -71,26 +74,28 @@ _FORGET_LEFT: Final = (
 )
 
 
-def stamp(db: sqlite3.Connection) -> int:
+def stamp(db: Connection) -> int:
     """A version that no window ever had; one is enough for all windows of a transaction."""
-    db.execute("UPDATE counters SET value = value + 1 WHERE name = 'version'")
-    return int(db.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()[0])
+    return int(db.execute(STAMP).fetchone()[0])
 
 
-def load(db: sqlite3.Connection, key: WindowKey) -> Kept | None:
-    row = db.execute(
-        f"SELECT {WINDOW} FROM windows WHERE stream = ? AND start = ? AND span = ?",
-        (key.stream, key.start, key.span),
-    ).fetchone()
+def load(db: Connection, key: WindowKey) -> Kept | None:
+    row = db.execute(_LOAD, (key.stream, key.start, key.span)).fetchone()
     return kept_from(row) if row else None
 
 
-def save(db: sqlite3.Connection, kept: Kept, version: int) -> None:
+def hold(db: Connection, key: WindowKey) -> Kept | None:
+    """`load`, to change what is found."""
+    row = db.execute(f"{_LOAD} {LOCKED}", (key.stream, key.start, key.span)).fetchone()
+    return kept_from(row) if row else None
+
+
+def save(db: Connection, kept: Kept, version: int) -> None:
     row = kept_row(kept, version)
     db.execute(_UPDATE, (*row[3:], *row[:3]))
 
 
-def members(db: sqlite3.Connection, key: WindowKey) -> list[Member]:
+def members(db: Connection, key: WindowKey) -> list[Member]:
     rows = db.execute(f"{_MEMBERS} ORDER BY m.slice", (key.stream, key.start)).fetchall()
     return [member_from(row) for row in rows]
 
@@ -98,17 +103,17 @@ def members(db: sqlite3.Connection, key: WindowKey) -> list[Member]:
 # -- laying
 
 
-def span(db: sqlite3.Connection, stream: str) -> int | None:
+def span(db: Connection, stream: str) -> int | None:
     row = db.execute("SELECT span FROM layouts WHERE stream = ?", (stream,)).fetchone()
     return int(row[0]) if row else None
 
 
-def layout(db: sqlite3.Connection, stream: str) -> tuple[int, str] | None:
+def layout(db: Connection, stream: str) -> tuple[int, str] | None:
     row = db.execute("SELECT span, declared FROM layouts WHERE stream = ?", (stream,)).fetchone()
     return (int(row[0]), str(row[1])) if row else None
 
 
-def declare_layout(db: sqlite3.Connection, stream: str, new: int, declared: str) -> None:
+def declare_layout(db: Connection, stream: str, new: int, declared: str) -> None:
     assert new > 0, new
     old = layout(db, stream)
     if old == (new, declared):
@@ -134,7 +139,7 @@ def declare_layout(db: sqlite3.Connection, stream: str, new: int, declared: str)
     )
 
 
-def _assign_again(db: sqlite3.Connection, stream: str) -> None:
+def _assign_again(db: Connection, stream: str) -> None:
     """Slices without bounds cover something else by other rules: they leave their windows and are unlaid."""
     unbound = "SELECT seq FROM slices WHERE stream = ? AND declared_start IS NULL"
     of_them = f"stream = ? AND slice IN ({unbound})"
@@ -149,7 +154,7 @@ def _assign_again(db: sqlite3.Connection, stream: str) -> None:
     )
 
 
-def reach(db: sqlite3.Connection, stream: str, reason: str, watermark: int) -> int:
+def reach(db: Connection, stream: str, reason: str, watermark: int) -> int:
     return db.execute(
         "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'waiting' AND reason = ?"
         " AND start <= ? - span",
@@ -157,14 +162,14 @@ def reach(db: sqlite3.Connection, stream: str, reason: str, watermark: int) -> i
     ).rowcount
 
 
-def recede(db: sqlite3.Connection, stream: str, watermark: int) -> int:
+def recede(db: Connection, stream: str, watermark: int) -> int:
     return db.execute(
         "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'built' AND start > ? - span AND due = 0",
         (stream, watermark),
     ).rowcount
 
 
-def forget(db: sqlite3.Connection, stream: str, before: int) -> int:
+def forget(db: Connection, stream: str, before: int) -> int:
     width = span(db, stream)
     if width is None:
         return 0
@@ -173,12 +178,12 @@ def forget(db: sqlite3.Connection, stream: str, before: int) -> int:
     return db.execute("DELETE FROM windows WHERE stream = ? AND start <= ?", where).rowcount
 
 
-def unassigned_slices(db: sqlite3.Connection, stream: str, limit: int) -> list[SliceEntry]:
+def unassigned_slices(db: Connection, stream: str, limit: int) -> list[SliceEntry]:
     return [from_row(row) for row in db.execute(UNASSIGNED, (stream, limit)).fetchall()]
 
 
 def assign(
-    db: sqlite3.Connection,
+    db: Connection,
     stream: str,
     windows: Mapping[str, Iterable[int]],
     runs: Mapping[str, Mapping[int, Sequence[Interval]]],
@@ -206,7 +211,7 @@ def assign(
         _touch(db, WindowKey(stream, start, width), version)
 
 
-def _touch(db: sqlite3.Connection, key: WindowKey, version: int) -> None:
+def _touch(db: Connection, key: WindowKey, version: int) -> None:
     """Make a window due, and make it if need be."""
     changed = db.execute(
         "UPDATE windows SET due = 1, version = ? WHERE stream = ? AND start = ?",
@@ -219,7 +224,7 @@ def _touch(db: sqlite3.Connection, key: WindowKey, version: int) -> None:
 # -- judging
 
 
-def due(db: sqlite3.Connection, stream: str, now: int, limit: int) -> Iterator[tuple[Window, list[Member]]]:
+def due(db: Connection, stream: str, now: int, limit: int) -> Iterator[tuple[Window, list[Member]]]:
     rows = db.execute(f"{CHANGED} ORDER BY start LIMIT ?", (stream, limit)).fetchall()
     rows += db.execute(f"{CHECKED} ORDER BY start LIMIT ?", (stream, now, limit)).fetchall()
     for row in sorted(rows, key=lambda row: int(row[1]))[:limit]:
@@ -227,7 +232,7 @@ def due(db: sqlite3.Connection, stream: str, now: int, limit: int) -> Iterator[t
         yield window, members(db, window.key)
 
 
-def undecided(db: sqlite3.Connection, stream: str) -> list[Undecided]:
+def undecided(db: Connection, stream: str) -> list[Undecided]:
     rows = db.execute(
         "SELECT s.id, s.seq, coalesce(o.arrival, s.arrival), s.declared_start, s.declared_end, s.status,"
         " s.retry_at FROM slices s INDEXED BY slices_by_status LEFT JOIN slices o ON o.id = s.replays"
@@ -247,11 +252,11 @@ def undecided(db: sqlite3.Connection, stream: str) -> list[Undecided]:
     ]
 
 
-def evaluate(db: sqlite3.Connection, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
+def evaluate(db: Connection, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
     void: list[WindowKey] = []
     version = stamp(db)
     for verdict in evaluated:
-        kept = load(db, verdict.key)
+        kept = hold(db, verdict.key)
         if kept is None or kept.window.version != verdict.version or _is_unblocked(db, verdict):
             void.append(verdict.key)
             continue
@@ -267,7 +272,7 @@ def evaluate(db: sqlite3.Connection, evaluated: Sequence[Evaluation]) -> list[Wi
     return void
 
 
-def _is_unblocked(db: sqlite3.Connection, verdict: Evaluation) -> bool:
+def _is_unblocked(db: Connection, verdict: Evaluation) -> bool:
     """Whether the slice that the window was to wait for has been decided meanwhile."""
     if verdict.blocked_by is None:
         return False
@@ -275,7 +280,7 @@ def _is_unblocked(db: sqlite3.Connection, verdict: Evaluation) -> bool:
     return row is None or row[0] not in (SliceStatus.PENDING, SliceStatus.FAILED)
 
 
-def _record_evaluation(db: sqlite3.Connection, verdict: Evaluation, present: Sequence[Member]) -> None:
+def _record_evaluation(db: Connection, verdict: Evaluation, present: Sequence[Member]) -> None:
     key = verdict.key
     strangers = verdict.used - {member.name for member in present}
     assert not strangers, f"{key}: {sorted(strangers)} are no members"
@@ -293,7 +298,7 @@ def _record_evaluation(db: sqlite3.Connection, verdict: Evaluation, present: Seq
         record_observed(db, key, {})
 
 
-def record_observed(db: sqlite3.Connection, key: WindowKey, built: Mapping[int, str]) -> None:
+def record_observed(db: Connection, key: WindowKey, built: Mapping[int, str]) -> None:
     """Make these slices (place -> name) the ones that the window was built from."""
     where = (key.stream, key.start)
     rows = db.execute(
@@ -317,28 +322,26 @@ def record_observed(db: sqlite3.Connection, key: WindowKey, built: Mapping[int, 
     db.execute(_FORGET_LEFT, where)
 
 
-def force(
-    db: sqlite3.Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bool
-) -> list[WindowKey]:
+def force(db: Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bool) -> list[WindowKey]:
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()
     version = stamp(db)
     found: list[WindowKey] = []
     for key in dict.fromkeys(keys):
-        kept = load(db, key)
+        kept = hold(db, key)
         if kept is not None:
             save(db, phases.forced(kept, trigger, newest if reopen else None), version)
             found.append(key)
     return found
 
 
-def observe(db: sqlite3.Connection, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
+def observe(db: Connection, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
     version = stamp(db)
     for dataset in sorted(datasets, key=lambda dataset: dataset.revision):
         key = dataset.key
         if span(db, key.stream) != key.span:
             continue
         _touch(db, key, version)
-        kept = load(db, key)
+        kept = hold(db, key)
         assert kept is not None, key
         if dataset.revision < kept.window.revision:
             continue
@@ -348,12 +351,13 @@ def observe(db: sqlite3.Connection, datasets: Sequence[Dataset], events: Sequenc
     outbox_acts.enter(db, events)
 
 
-def leave(db: sqlite3.Connection, stream: str, seqs: str, retracted: int) -> None:
+def leave(db: Connection, stream: str, seqs: str, retracted: int) -> None:
     """Slices (a JSON list of places) are members of nothing any more; one of them was retracted, and may have
     left windows before that were built with it."""
-    of_them = "stream = ? AND slice IN (SELECT value FROM json_each(?))"
+    of_them = "stream = ? AND slice IN (SELECT CAST(value AS bigint) FROM json_each(?))"
     rows = db.execute(
-        "SELECT start, max(desired), max(observed != 0 AND slice = ?) FROM window_slices"
+        "SELECT start, max(desired), max(CASE WHEN observed != 0 AND slice = ? THEN 1 ELSE 0 END)"
+        " FROM window_slices"
         f" WHERE (member = 1 OR slice = ?) AND {of_them} GROUP BY start",
         (retracted, retracted, stream, seqs),
     ).fetchall()
@@ -366,7 +370,7 @@ def leave(db: sqlite3.Connection, stream: str, seqs: str, retracted: int) -> Non
     version = stamp(db)
     for start, desired, built in rows:
         assert width is not None, stream
-        kept = load(db, WindowKey(stream, start, width))
+        kept = hold(db, WindowKey(stream, start, width))
         assert kept is not None, (stream, start)
         save(db, phases.bereft(kept, desired=bool(desired), built=bool(built)), version)
 
@@ -375,7 +379,7 @@ def leave(db: sqlite3.Connection, stream: str, seqs: str, retracted: int) -> Non
 
 
 def windows(
-    db: sqlite3.Connection,
+    db: Connection,
     stream: str | None,
     phase: Phase | None,
     within: Interval | None,
@@ -394,13 +398,13 @@ def windows(
     rows = db.execute(
         f"SELECT {WINDOW} FROM windows WHERE {' AND '.join(given) or 'true'}"
         f" ORDER BY start {order}, stream {order} LIMIT ?",
-        (*given.values(), -1 if limit is None else limit),
+        (*given.values(), EVERY if limit is None else limit),
     ).fetchall()
     return [kept_from(row).window for row in rows]
 
 
 def with_members(
-    db: sqlite3.Connection, stream: str, within: Interval | None, limit: int
+    db: Connection, stream: str, within: Interval | None, limit: int
 ) -> list[tuple[Window, list[Member]]]:
     """The first windows that start in a span (or at any time), each with its members. Two queries do it."""
     found = windows(db, stream, None, within, newest=False, limit=limit)
@@ -418,7 +422,7 @@ def with_members(
     return [(window, of_start[window.key.start]) for window in found]
 
 
-def counts(db: sqlite3.Connection, stream: str) -> dict[Phase, int]:
+def counts(db: Connection, stream: str) -> dict[Phase, int]:
     rows = db.execute(
         "SELECT phase, count(*) FROM windows INDEXED BY windows_by_phase WHERE stream = ? GROUP BY phase",
         (stream,),
@@ -426,12 +430,12 @@ def counts(db: sqlite3.Connection, stream: str) -> dict[Phase, int]:
     return dict.fromkeys(Phase, 0) | {Phase(phase): count for phase, count in rows}
 
 
-def member_counts(db: sqlite3.Connection, key: WindowKey) -> MemberCounts:
+def member_counts(db: Connection, key: WindowKey) -> MemberCounts:
     if load(db, key) is None:
         return MemberCounts()
     counts = db.execute(
-        "SELECT total(m.desired), total(m.observed = s.judgement + 1), count(m.ignored),"
-        " total(CASE WHEN m.desired THEN s.rejected ELSE 0 END)"
+        "SELECT coalesce(sum(m.desired), 0), count(CASE WHEN m.observed = s.judgement + 1 THEN 1 END),"
+        " count(m.ignored), coalesce(sum(CASE WHEN m.desired = 1 THEN s.rejected END), 0)"
         " FROM window_slices m JOIN slices s ON s.seq = m.slice"
         " WHERE m.stream = ? AND m.start = ? AND m.member = 1",
         (key.stream, key.start),
@@ -439,7 +443,7 @@ def member_counts(db: sqlite3.Connection, key: WindowKey) -> MemberCounts:
     return MemberCounts(*map(int, counts))
 
 
-def windows_touched(db: sqlite3.Connection, slice_id: str) -> int:
+def windows_touched(db: Connection, slice_id: str) -> int:
     entry = entry_by_id(db, slice_id)
     if entry is None:
         return 0
@@ -450,7 +454,7 @@ def windows_touched(db: sqlite3.Connection, slice_id: str) -> int:
     return int(found.fetchone()[0])
 
 
-def windows_of(db: sqlite3.Connection, slice_id: str, limit: int | None) -> list[tuple[Window, Member]]:
+def windows_of(db: Connection, slice_id: str, limit: int | None) -> list[tuple[Window, Member]]:
     entry = entry_by_id(db, slice_id)
     if entry is None:
         return []
@@ -459,7 +463,7 @@ def windows_of(db: sqlite3.Connection, slice_id: str, limit: int | None) -> list
         " WHERE slice = ? AND member = 1 AND stream = ? ORDER BY start LIMIT ?) m"
         " JOIN windows w ON w.stream = m.stream AND w.start = m.start"
         " JOIN slices s ON s.seq = m.slice LEFT JOIN slices o ON o.id = s.replays ORDER BY m.start",
-        (entry.seq, entry.slice.stream, -1 if limit is None else limit),
+        (entry.seq, entry.slice.stream, EVERY if limit is None else limit),
     ).fetchall()
     width = len(WINDOW_COLUMNS)
     return [(kept_from(row[:width]).window, member_from(row[width:])) for row in rows]

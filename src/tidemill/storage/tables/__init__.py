@@ -1,1 +1,1 @@
-"""Delta tables: stage, publish, commit, snapshot, vacuum. The only room that touches a table's files."""
+"""Delta tables: stage, publish, commit, snapshot, vacuum. The only package that touches a table's files."""

@@ -1,8 +1,8 @@
-"""Reading what a part says of itself. Each format is a frozen dataclass beside the code that writes its
-parts, with `to_footer` and `from_footer`; here is what those need to read JSON with care.
+"""Reads JSON footers of parts with care. Each format is a frozen dataclass beside the code that writes its
+parts, with `to_footer` and `from_footer`; here is what they share.
 
-A key that older versions did not write is read with the default that its format names. A footer without a
-key that every version wrote is damaged, or was written by a version that is not known here.
+A key that earlier versions did not write gets the default of its format. A footer without a key that every
+version wrote is damaged, or was written by an unknown version.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def fields_in(footer: Footer, key: str) -> dict[str, object]:
 
 
 def as_fields(value: object, key: str) -> dict[str, object]:
-    """What is said under a key, or as one of several items there, as an object of JSON."""
+    """The value of a key, or one of several items there, as a JSON object."""
     if not isinstance(value, dict):
         raise invalid_footer(key)
     return value

@@ -1,6 +1,6 @@
-"""The entries of a Delta log as files: reading them, making them durable, dropping what is too old.
+"""The entries of a Delta log as files: reads them, makes them durable, removes old ones.
 
-Decides on no entry: commits go through `Table.commit` and `Table.reshape` alone.
+Entries are made only by `Table.commit`, `Table.reshape` and `take_version`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tidemill.model.errors import StorageError
+from tidemill.model.errors import ConflictError, StorageError
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import BucketPath, on_disk
 from tidemill.storage.files import storage_errors, sync_file, sync_folder
 from tidemill.storage.tables import log_copies, log_sums
 from tidemill.storage.tables.checksums import MISSING
 from tidemill.storage.tables.snapshot import plain_path
 
-INFO_KEY: Final = "tidemill"  # where our metadata is inside Delta's commitInfo
+INFO_KEY: Final = "tidemill"  # key of our metadata in Delta's commitInfo
+TAKEN_OVER: Final = "taken_over"  # in the info of an entry that no part is concerned by: see `take_version`
+# Each lost try is a commit that another writer won, so there is no need to wait between them.
+TRIES: Final = 64
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One entry of the log: what its writer said, and the parts that came and went."""
+    """One entry of the log: the metadata of its writer, and the parts it added and removed."""
 
     version: int
     info: dict[str, str]
     added: list[str] = field(default_factory=list)
-    removed_at: dict[str, int | None] = field(default_factory=dict)  # None: its writer did not say when
+    removed_at: dict[str, int | None] = field(default_factory=dict)  # None: its writer did not record when
 
     @property
     def removed(self) -> list[str]:
@@ -60,17 +64,20 @@ def files(root: Path) -> list[Path]:
 
 
 def missing_entries(root: Path) -> list[Path]:
-    """Those that are not there though an older one and a newer one are: entries are trimmed oldest first."""
+    """Entries that are missing although an older and a newer one exist: entries are trimmed oldest first."""
     there = entries(root) if layout.table_log(root).is_dir() else {}
     between = range(min(there, default=0), max(there, default=0))
     return [entry_path(root, version) for version in between if version not in there]
 
 
 def is_newest(root: Path, version: int) -> bool:
-    """Whether the log ends with `version`; False also when that cannot be told from two names.
+    """Whether the log ends with `version`; False also if two names are not enough to tell.
 
-    Entries go oldest first, so as long as the entry of `version` is there, a later one is too.
+    Entries are trimmed oldest first, so as long as the entry of `version` exists, a later one does too.
     """
+    if isinstance(root, BucketPath):
+        last = f"{root.key}/{layout.table_log(root).name}/{entry_path(root, version).name}"
+        return not root.bucket.has_any(last.rpartition("/")[0], after=last)
     folder = str(layout.table_log(root))
     newer, own = (os.path.exists(f"{folder}/{number:020d}.json") for number in (version + 1, version))  # noqa: PTH110
     return own and not newer
@@ -118,15 +125,16 @@ def read_commit(root: Path, version: int) -> Commit:
 
 
 def write_entry(root: Path, version: int, actions: Sequence[Mapping[str, object]]) -> bool:
-    """Write an entry that deltalake has no call for; False when another writer has taken its version."""
+    """Write an entry that deltalake has no call for; False if another writer took its version."""
     target = entry_path(root, version)
     content = "".join(f"{json.dumps(action, separators=(',', ':'))}\n" for action in actions).encode()
     temporary = target.with_name(f"_commit_{uuid.uuid4().hex}.json.tmp")
+    on_disk(target.parent).mkdir(parents=True, exist_ok=True)
     with storage_errors("write the log entry", target):
         try:
             temporary.write_bytes(content)
             sync_file(temporary)
-            os.link(temporary, target)
+            target.hardlink_to(temporary)
         except FileExistsError:
             return False
         finally:
@@ -134,8 +142,31 @@ def write_entry(root: Path, version: int, actions: Sequence[Mapping[str, object]
     return True
 
 
+def take_version(root: Path, number: int) -> None:
+    """Write an entry that changes nothing: whoever was about to write that version finds it taken, and must
+    look again. `number` is that of the lease. A table that is still being created has no version to take."""
+    said = {"timestamp": number // 1000, "operation": "TAKE OVER", INFO_KEY: {TAKEN_OVER: str(number)}}
+    for _ in range(TRIES):
+        there = entries(root)
+        if not there:
+            return
+        version = max(there) + 1
+        if write_entry(root, version, [{"commitInfo": said}]):
+            sync_entries(root, version - 1, version)
+            return
+    raise contended(root)
+
+
+def contended(root: Path) -> ConflictError:
+    return ConflictError(
+        f"other writers committed first {TRIES} times in a row",
+        hint="run fewer writers on this table, then try again",
+        where=str(root),
+    )
+
+
 def is_whole(path: Path) -> bool:
-    """Does every line of the entry parse, and is there one?"""
+    """Whether the entry has lines and every one of them parses."""
     with storage_errors("read the log entry", path):
         try:
             return len(list(_actions(path))) > 0
@@ -144,12 +175,12 @@ def is_whole(path: Path) -> bool:
 
 
 def set_torn_entries_aside(root: Path, aside: Path) -> list[int]:
-    """Move away the newest entries when a power loss left them empty or cut.
+    """Move away the newest entries if a power loss left them empty or cut.
 
-    deltalake renames an entry into place without syncing its bytes first. We acknowledge a commit only
-    after syncing them, so an entry that is not whole was never acknowledged to anybody.
+    deltalake renames an entry into place without syncing its bytes first. We acknowledge a commit only after
+    syncing them, so an entry that is not whole was never acknowledged.
     """
-    if not layout.table_log(root).is_dir():
+    if isinstance(root, BucketPath) or not layout.table_log(root).is_dir():
         return []
     found = entries(root)
     torn: list[int] = []
@@ -167,7 +198,7 @@ def set_torn_entries_aside(root: Path, aside: Path) -> list[int]:
 
 
 def last_checkpoint(root: Path) -> int:
-    """The version of the newest checkpoint, -1 when there is none."""
+    """The version of the newest checkpoint, -1 if there is none."""
     folder = layout.table_log(root)
     path = folder / "_last_checkpoint"
     with storage_errors("read", path):
@@ -179,12 +210,13 @@ def last_checkpoint(root: Path) -> int:
 
 
 def sync_entries(root: Path, after: int, upto: int) -> None:
-    """Make the entries in (after, upto] durable, and their names.
+    """Make the entries in (after, upto] and their names durable.
 
-    Not only the last one: another writer may have committed in between and not synced yet, and a
-    durable entry on top of one that a power loss tears would be worth nothing. Then their
-    checksums are noted.
+    Not only the last one: another writer may have committed in between and not synced yet, and a durable
+    entry after a torn one would be worthless. Then their checksums are recorded.
     """
+    if isinstance(root, BucketPath):
+        return  # a bucket keeps its objects more than once, and none is torn
     paths = [entry_path(root, version) for version in range(after + 1, upto + 1)]
     there = [path for path in paths if path.exists() or path == paths[-1]]
     for path in there:
@@ -195,6 +227,8 @@ def sync_entries(root: Path, after: int, upto: int) -> None:
 
 
 def sync_checkpoint(root: Path, version: int) -> None:
+    if isinstance(root, BucketPath):
+        return
     folder = layout.table_log(root)
     name = f"{version:020d}.checkpoint.parquet"
     for path in (folder / name, folder / "_last_checkpoint"):
@@ -205,11 +239,11 @@ def sync_checkpoint(root: Path, version: int) -> None:
 
 
 def removed_at(root: Path, written: Mapping[str, int]) -> dict[str, int]:
-    """When parts were removed, by the clock of who removed them. `written`: when the file of each was.
-    A part is left out when no entry removed it.
+    """When parts were removed, by the clock of the remover. `written`: when the file of each was written. A
+    part that no entry removed is left out.
 
-    Looks from the newest entry back. An entry that is older than a file did not remove it: a part of the same
-    name went then, and this one was written since.
+    Searches from the newest entry back. An entry older than a file did not remove it: it removed an earlier
+    part of the same name.
     """
     found: dict[str, int] = {}
     sought = dict(written)
@@ -230,15 +264,15 @@ def removed_at(root: Path, written: Mapping[str, int]) -> dict[str, int]:
 def trim(root: Path, before: int) -> int:
     """Delete entries and checkpoints below the newest checkpoint that is older than `before`.
 
-    Every version from that checkpoint on can still be read; returns how many entries went.
+    Every version from that checkpoint on can still be read; returns how many entries were deleted.
     """
     marks = checkpoints(root)
     with storage_errors("look at the log", layout.table_log(root)):
         old = [version for version, path in marks.items() if path.stat().st_mtime_ns // 1000 < before]
         floor = max(old, default=-1)
-        log_sums.trim(root, floor)  # first: a file on record that is not there was lost
+        log_sums.trim(root, floor)  # first: a recorded file that is missing counts as lost
         log_copies.trim(root, floor)
-        # oldest first: who sees an entry knows that none after it has gone
+        # oldest first: a reader that sees an entry knows that no later one was deleted
         gone = [path for version, path in sorted(entries(root).items()) if version < floor]
         for path in [*gone, *(path for version, path in marks.items() if version < floor)]:
             path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""A second copy of every file of a table's log, in `_log_copies/` beside it. An entry says which parts came
-and went, and nothing else says that: one that is lost or changed is put back from its copy.
+"""A second copy of every file of a table's log, in `_log_copies/` beside it. Only the entries of the log
+record which parts were added and removed: one that is lost or changed is restored from its copy.
 
-The copies of a hundred versions are in one file, one after the other, each behind a line with its name and
+The copies of a hundred versions are in one file, one after the other, each after a line with its name and
 size. Earlier versions kept a file for each, which is still read. Not synced: a copy that a power cut tears is
-known by the checksum of the file, and is made again by the next commit of whoever opens the table.
+detected by its checksum, and is made again by the next commit after the table was opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, storage_errors
 from tidemill.storage.tables import log_sums
 
-_SUFFIX: Final = ".copies"  # no reader takes it for a part
+_SUFFIX: Final = ".copies"  # readers do not take it for a part
 _ALONE: Final = ".copy"  # of one file, as earlier versions wrote it
 _HEAD: Final = re.compile(rb"\n(\d{20}\.(?:json|checkpoint\.parquet)) (\d+)\n")
 _LONGEST: Final = 100  # bytes of such a line
@@ -37,19 +37,19 @@ def keep(root: Path, names: Iterable[str]) -> None:
             new = [name for name in wanted if name not in known and not _alone(root, name).exists()]
             if new:
                 file.parent.mkdir(exist_ok=True)
-                with file.open("ab", buffering=0) as out:  # each at once: another process may write, too
+                with file.open("ab", buffering=0) as out:  # written at once: another process may write too
                     for name in new:
                         content = (layout.table_log(root) / name).read_bytes()
                         out.write(b"\n%b %d\n%b" % (name.encode(), len(content), content))
 
 
 def is_kept(root: Path, name: str) -> bool:
-    """Whether there is a copy of a file of the log, and it is what was written."""
+    """Whether there is an intact copy of a file of the log."""
     return _content(root, name) is not None
 
 
 def put_back(root: Path, name: str) -> bool:
-    """Write a file of the log again from its copy; False when there is none that is whole."""
+    """Restore a file of the log from its copy; False if there is no intact one."""
     content = _content(root, name)
     if content is not None:
         atomic_write(layout.table_log(root) / name, content)
@@ -58,7 +58,7 @@ def put_back(root: Path, name: str) -> bool:
 
 def trim(root: Path, floor: int) -> None:
     """Forget the files of versions before `floor`, which are about to be deleted; copies that share a file
-    with later ones go with those."""
+    with later ones are deleted with those."""
     folder, last = layout.log_copies(root), _file(root, f"{max(0, floor):020d}.json").name
     with storage_errors("trim", folder):
         for path in list(folder.iterdir()) if folder.is_dir() else ():
@@ -76,7 +76,7 @@ def _alone(root: Path, name: str) -> Path:
 
 
 def _content(root: Path, name: str) -> bytes | None:
-    """The copy that is what was written; None: there is none."""
+    """The intact copy; None: there is none."""
     known = log_sums.recorded(root).get(name)
     if known is None:
         return None
@@ -88,7 +88,7 @@ def _content(root: Path, name: str) -> bytes | None:
 
 
 def _kept(root: Path, name: str) -> Iterator[bytes]:
-    """What is kept as a copy of a file, whole or not."""
+    """The stored copy of a file, intact or not."""
     if _alone(root, name).exists():
         yield _alone(root, name).read_bytes()
     file = _file(root, name)
@@ -101,7 +101,7 @@ def _kept(root: Path, name: str) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Where in a file of copies the content of a file of the log is."""
+    """The position of a copy in a file of copies."""
 
     name: str
     start: int
@@ -109,7 +109,7 @@ class _Copy:
 
 
 def _copies(file: Path) -> list[_Copy]:
-    """Those that have as many bytes as they should."""
+    """Copies that have the right number of bytes."""
     found: list[_Copy] = []
     if not file.exists():
         return found
@@ -129,7 +129,7 @@ def _copies(file: Path) -> list[_Copy]:
 
 
 def _around_damage(content: bytes) -> list[_Copy]:
-    """A copy was torn, and others follow: each is found by its line."""
+    """A torn copy with others after it: each is found by its line."""
     heads = list(_HEAD.finditer(content))
     ends = [*(head.start() for head in heads[1:]), len(content)]
     return [

@@ -1,9 +1,8 @@
 """Checksums of the files of a table's log: its entries and its checkpoints.
 
 Delta has none. There is a line for each file in `_log_sums/`, beside the log, written once the file is
-durable: whoever opens the table finds an entry that was changed or lost, the last one among them. A line that
-is not whole says nothing, and a file without a line is taken as it is: a power cut may leave both, and so did
-earlier versions.
+durable: opening the table finds an entry that was changed or lost, also the last one. An incomplete line is
+ignored, and a file without a line is not checked: a power cut may leave both, and so did earlier versions.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Final
 
 from tidemill.model.errors import DamageError
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import BucketPath
 from tidemill.storage.files import atomic_write, storage_errors, within_warehouse
 from tidemill.storage.tables.checksums import CHANGED, MISSING
 
@@ -43,12 +43,12 @@ class LogFile:
         return self.name.endswith(_CHECKPOINT)
 
     def line(self) -> bytes:
-        """Begins with a line end, too: a power cut may have torn the line before."""
+        """Starts with a line end: a power cut may have torn the line before."""
         said = f"{self.name} {self.size} {self.checksum:08x}".encode()
         return b"\n%b %08x\n" % (said, zlib.crc32(said))
 
     def damage(self, folder: Path) -> str | None:
-        """What is wrong with it now, in words."""
+        """What is wrong with it now, as text."""
         path = folder / self.name
         with storage_errors("read the log", path):
             try:
@@ -61,7 +61,7 @@ class LogFile:
 
 
 def record(root: Path, names: Iterable[str]) -> None:
-    """Note files of the log that are durable, unless they are on record.
+    """Record durable files of the log, unless they are recorded.
 
     Not synced: a line that a power cut loses only leaves its file unchecked, until the next commit.
     """
@@ -85,7 +85,9 @@ def _found(path: Path) -> LogFile:
 
 
 def recorded(root: Path, first: int = 0) -> Mapping[str, LogFile]:
-    """Files on record by name, of version `first` or later."""
+    """Recorded files by name, of version `first` or later."""
+    if isinstance(root, BucketPath):
+        return {}  # a bucket has checksums of its own
     folder = layout.log_sums(root)
     with storage_errors("read", folder):
         files = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -95,7 +97,7 @@ def recorded(root: Path, first: int = 0) -> Mapping[str, LogFile]:
 
 
 def _read(file: Path) -> dict[str, LogFile]:
-    """The first line of a name counts: it was written when the file was."""
+    """The first line for a name counts: it was written when the file was."""
     found: dict[str, LogFile] = {}
     with storage_errors("read", file):
         try:
@@ -130,8 +132,8 @@ def check(root: Path, after: int, upto: int) -> None:
 
 
 def check_newest(root: Path, checkpoint: int) -> None:
-    """DamageError when what a reader of the newest version needs is not what was written: the last checkpoint
-    (-1: none) and all entries after it, be they there or not."""
+    """DamageError if a file that readers of the newest version need is not what was written: the last
+    checkpoint (-1: none) and all entries after it, also missing ones."""
     for file, reason in damaged_files(root, recorded(root, max(0, checkpoint)).values()):
         if file.version > checkpoint or file.is_checkpoint:
             raise damaged_log(root, file.name, reason)
@@ -161,5 +163,6 @@ def trim(root: Path, floor: int) -> None:
                 file.unlink(missing_ok=True)
         known = _read(last)
     kept = [file for file in known.values() if file.version >= floor]
-    if len(kept) < len(known):  # a line that another process adds meanwhile may be lost: one file unchecked
+    # A line that another process adds meanwhile may be lost: one file stays unchecked.
+    if len(kept) < len(known):
         atomic_write(last, b"".join(file.line() for file in kept))

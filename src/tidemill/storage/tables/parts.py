@@ -1,7 +1,7 @@
-"""Writing one immutable Parquet part into staging, and reading back what a part says of itself.
+"""Writes one immutable Parquet part to staging, and reads parts and their footers.
 
-The hot path of every build: no copies that are not needed. Nothing here knows the Delta log, and a
-part written here is invisible until its table publishes and commits it.
+On the hot path of every build: no unnecessary copies. A part written here is invisible until its table
+publishes and commits it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tidemill.model.errors import DamageError
+from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.files import attempt, disk_error, storage_errors, sync_file
 from tidemill.storage.tables.checksums import (
     MISSING,
@@ -24,6 +25,7 @@ from tidemill.storage.tables.checksums import (
     check_part,
     checksums_of,
     damaged_part,
+    named_checksums,
     with_checksums,
 )
 from tidemill.storage.tables.stats import delta_stats
@@ -62,24 +64,20 @@ def write_part(
     level: int = 1,
     order: pa.Array | None = None,
 ) -> StagedPart:
-    """Write `table` as zstd Parquet to `folder` and return once its bytes are on disk. The file is called
-    `name`, with its checksums added.
+    """Write `table` as zstd Parquet to `folder`, and return once its bytes are on disk. The file is called
+    `name`, with its checksums added; the name is durable once `Table.publish` has synced the folder.
 
-    The same columns, footer and options give the same bytes, however the table is chunked. Columns named
-    in `partition` are left out of the file, as Delta wants it. Row groups have `row_group_rows` rows each, or
-    begin at the rows that `row_groups` names (ascending, 0 first); they say the least and the greatest value
-    of `stats_columns`, as the table's log does of the part, and of `bounded`. Columns inside of structs are
-    named by their paths. With `order` (the places of all rows) they
-    are written in that order, in which they never stand in memory as a whole. The name itself is durable only
-    once the folder is synced, which `Table.publish` does for the final one.
+    Equal columns, footer and options give equal bytes, however the table is chunked. Columns in `partition`
+    are left out of the file, as Delta requires. Row groups have `row_group_rows` rows each, or begin at the
+    rows `row_groups` (ascending, 0 first), and have minima and maxima of `stats_columns` (which the table's
+    log has too) and `bounded`; columns in structs are named by their paths. `order` lists all row numbers in
+    the order to write them; the reordered table is never in memory as a whole.
     """
     assert "/" not in name, name
     assert not name.startswith((".", "_")), name  # readers skip such files
     import pyarrow.parquet as pq
 
     table = _checked(table.drop_columns([column for column in partition if column in table.column_names]))
-    encoded = [field.name for field in table.schema if pa.types.is_dictionary(field.type)]
-    encoded += [name for name in dictionary if name not in encoded]
     stats = delta_stats(table, stats_columns)
     with storage_errors("write the part", folder / name), attempt(folder / name) as temporary:
         with (
@@ -89,20 +87,15 @@ def write_part(
                 table.schema,
                 compression="zstd",
                 compression_level=level,
-                use_dictionary=encoded or False,
+                **_encodings(table.schema, dictionary),
                 write_statistics=[*stats_columns, *bounded] or False,
                 store_schema=False,  # an Arrow schema would make readers see dictionary types
                 write_page_checksum=True,
             ) as writer,
         ):
-            starts = row_groups or range(0, table.num_rows, row_group_rows)
-            for start, end in pairwise([*starts, table.num_rows]):
-                # one chunk per column and row group: chunk borders would move page borders
-                rows = table if order is None else table.take(order.slice(start, end - start))
-                group = (rows.slice(start, end - start) if order is None else rows).combine_chunks()
-                writer.write_table(group, end - start)
-            text = json.dumps(footer, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-            writer.add_key_value_metadata({FOOTER_KEY: text.encode()})
+            for group in _row_groups(table, row_groups or range(0, table.num_rows, row_group_rows), order):
+                writer.write_table(group, group.num_rows)
+            writer.add_key_value_metadata({FOOTER_KEY: _footer_text(footer)})
         sync_file(temporary)
         size = temporary.stat().st_size
         target = folder / with_checksums(name, checksums_of(temporary))
@@ -115,6 +108,31 @@ def write_part(
         size=size,
         stats=stats,
     )
+
+
+def _footer_text(footer: Mapping[str, object]) -> bytes:
+    return json.dumps(footer, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _row_groups(table: pa.Table, starts: Sequence[int], order: pa.Array | None) -> Iterator[pa.Table]:
+    """The rows of each row group. Each column is one chunk: chunk borders would move page borders."""
+    for start, end in pairwise([*starts, table.num_rows]):
+        if order is None:
+            yield table.slice(start, end - start).combine_chunks()
+        else:
+            yield table.take(order.slice(start, end - start)).combine_chunks()
+
+
+def _encodings(schema: pa.Schema, dictionary: Sequence[str]) -> dict[str, object]:
+    """How columns are encoded, as the writer takes it. Times in their order differ by little: by differences
+    they take half the bytes, and are quicker both ways."""
+    coded = {field.name: None for field in schema if pa.types.is_dictionary(field.type)}
+    coded |= dict.fromkeys(dictionary)
+    times = [field.name for field in schema if pa.types.is_timestamp(field.type) and field.name not in coded]
+    return {
+        "use_dictionary": [*coded] or False,
+        "column_encoding": dict.fromkeys(times, "DELTA_BINARY_PACKED") or None,
+    }
 
 
 def _checked(table: pa.Table) -> pa.Table:
@@ -131,13 +149,13 @@ def open_part(
     *,
     metadata: pq.FileMetaData | None = None,
 ) -> Iterator[pq.ParquetFile]:
-    """A part, to be read piece by piece; DamageError when it is not what was written. Who has read its
-    metadata before hands it in."""
+    """A part, to be read piece by piece; DamageError if it is not what was written. A caller that has its
+    metadata passes it in."""
     import pyarrow.parquet as pq
 
     with part_errors(path):
         check_part(path)
-        # Column chunks are streamed: the size of a row group does not matter for memory.
+        # Column chunks are streamed: memory does not depend on the size of a row group.
         with pq.ParquetFile(
             path,
             metadata=metadata,
@@ -155,7 +173,7 @@ def read_part(
     where: pc.Expression | None = None,
     dictionary: Sequence[str] = (),
 ) -> pa.Table:
-    """Columns of a part (all when None), and those of its rows that `where` holds for."""
+    """Columns of a part (None: all), and those of its rows that meet `where`."""
     import pyarrow.parquet as pq
 
     with part_errors(path):
@@ -172,18 +190,22 @@ def read_part(
 
 @contextmanager
 def part_errors(path: Path | str) -> Iterator[None]:
-    """What Arrow says about a part that it cannot read, as a DamageError that names it."""
+    """Turns errors of Arrow about a part into a DamageError that names it."""
     try:
         yield
     except FileNotFoundError as error:
         if error.filename is not None and str(error.filename) != str(path):
-            raise  # of another file, which the caller reads meanwhile
+            raise  # about another file, which the caller reads meanwhile
         raise damaged_part(path, MISSING) from error
     except OSError as error:
         if error.errno is not None:
             raise disk_error("read the part", path, error) from error
-        raise damaged_part(path, f"cannot be read: {_first_line(error)}") from error  # so Arrow has it
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise damaged_part(path, f"cannot be read: {_first_line(error)}") from error  # as Arrow reports it
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        UnicodeDecodeError,
+    ) as error:  # of a name that is no text, too
         raise damaged_part(path, f"cannot be read: {_first_line(error)}") from error
 
 
@@ -192,7 +214,7 @@ def _first_line(error: Exception) -> str:
 
 
 def read_footer(path: Path | str) -> dict[str, object]:
-    """What the part was made of, as its writer said; DamageError when it is not what was written."""
+    """The footer of a part; DamageError if it is not what was written."""
     with part_errors(path):
         check_footer(path)
         footer = _footer(path)
@@ -202,10 +224,12 @@ def read_footer(path: Path | str) -> dict[str, object]:
 
 
 def is_ours(path: Path | str) -> bool:
-    """Whether Tidemill wrote the file, as far as can still be told."""
+    """Whether Tidemill wrote the file, as far as can be found."""
+    if named_checksums(path) is not None:
+        return True
     try:
         with part_errors(path):
-            return _footer(path) is not None
+            return _footer(local_copy(path)) is not None
     except DamageError:
         return False
 

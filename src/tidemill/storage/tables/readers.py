@@ -1,6 +1,6 @@
-"""The tables of a warehouse as they are now, for those who only look: from any number of threads at once.
+"""Snapshots of the tables of a warehouse, for readers in any number of threads.
 
-It never writes, and hands out snapshots only: a table itself is for one thread.
+It never writes, and gives out only snapshots: a table itself is for one thread.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from tidemill.storage import layout
 
 # Imports inside functions keep start-up short: a mill that reads no table loads no Arrow.
 
-_REPLACEABLE: Final = ("index", "chains")  # whoever reads them does without, from raw
+_REPLACEABLE: Final = ("index", "chains")  # readers can do without them, from raw
 
 
 @dataclass(slots=True)
 class _Kept:
-    """One table, and the lock of the thread that refreshes it."""
+    """One table, and the lock for refreshing it."""
 
     guard: threading.Lock = field(default_factory=threading.Lock)
     table: Table | None = None
 
 
 class TableReaders:
-    """Snapshots by the kind of table and its stream. Who waits for one table does not wait for another.
+    """Snapshots by the kind of table and its stream. Waiting for one table does not block another.
 
-    `committed` says which versions of a stream's tables are known to have been committed, by kind: a table
-    never goes back, so an older one has lost entries of its log."""
+    `committed` gives the versions of a stream's tables that are known to have been committed, by kind: a
+    table never goes back, so an older one has lost entries of its log.
+    """
 
     def __init__(self, warehouse: Path, committed: Callable[[str], Mapping[str, int]]) -> None:
         self._warehouse = warehouse
@@ -46,7 +47,7 @@ class TableReaders:
         self._kept: dict[tuple[str, str], _Kept] = {}
 
     def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
-        """The newest version; None before anybody wrote to it. DamageError when it is older than one that was
+        """The newest version; None before the first write. DamageError if it is older than one that was
         committed."""
         found = self.described(kind, stream)
         return None if found is None else found[0]
@@ -55,7 +56,7 @@ class TableReaders:
         """The same, with the columns that the table has at that version."""
         from tidemill.storage.tables.table import Table, expect_version
 
-        committed = self._committed(stream).get(kind, 0)  # before the table, which only goes ahead
+        committed = self._committed(stream).get(kind, 0)  # before the table, which can only be ahead
         root = layout.table(self._warehouse, kind, stream)
         with self._guard:
             kept = self._kept.setdefault((kind, stream), _Kept())
@@ -69,7 +70,7 @@ class TableReaders:
             return None if kept.table is None else (kept.table.snapshot(), kept.table.schema)
 
     def forget(self, stream: str) -> None:
-        """Open the tables of a stream again when they are asked for next."""
+        """Close the tables of a stream; they are opened again when needed."""
         with self._guard:
             for key in [key for key in self._kept if key[1] == stream]:
                 del self._kept[key]

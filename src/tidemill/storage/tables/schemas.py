@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tidemill.model.errors import ConfigError
 
+_ELEMENT = "element"  # what Delta calls the values of a list, so that a schema that is read back is the same
 _HINT = (
     "use int8 to int64, float32, float64, bool, string, binary, date32, decimal128, timestamp[us, UTC], "
     "or lists and structs of them"
@@ -18,7 +19,7 @@ _HINT = (
 
 
 def _stored(kind: pa.DataType, column: str) -> pa.DataType:
-    """The type as the table keeps it: how Arrow holds it in memory (dictionary, large, view) is not kept."""
+    """The type as the table stores it, without Arrow's variants in memory (dictionary, large, view)."""
     if pa.types.is_dictionary(kind):
         return _stored(kind.value_type, column)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -26,7 +27,7 @@ def _stored(kind: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_stored(kind.value_type, column))
+        return pa.list_(pa.field(_ELEMENT, _stored(kind.value_type, column)))
     if pa.types.is_struct(kind):
         return pa.struct([_field(field, column) for field in kind])
     if pa.types.is_timestamp(kind):
@@ -51,10 +52,10 @@ def _field(field: pa.Field, column: str) -> pa.Field:
 
 
 def stored_schema(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
-    """`schema` as a table keeps it.
+    """`schema` as a table stores it.
 
-    Every column is nullable: a column that is added one day has no value in the parts of the day before,
-    and what is required is checked where records are accepted.
+    Every column is nullable: older parts have no values in a column that is added later, and required fields
+    are checked where records are accepted.
     """
     stored = pa.schema([_field(field, field.name) for field in schema])
     for column in partition_by:
@@ -69,7 +70,8 @@ def stored_schema(schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
 def added_columns(
     table: pa.Schema, wanted: pa.Schema, table_partition: Sequence[str], partition_by: Sequence[str]
 ) -> list[pa.Field]:
-    """What `wanted` has more than `table`; ConfigError when a table would have to drop or retype a column."""
+    """The columns that `wanted` has in addition to `table`; ConfigError if the table would have to drop or
+    retype one."""
     problems = [f"column {field.name!r} is missing" for field in table if field.name not in wanted.names] + [
         f"column {field.name!r} is {wanted.field(field.name).type} instead of {field.type}"
         for field in table

@@ -1,6 +1,6 @@
 """The parts that make up one version of a table, and which of them a filter can touch.
 
-A snapshot never changes and never looks at the disk; readers go through it, never through a glob.
+A snapshot never changes and never reads the disk; readers use it, never a glob.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Part:
     stats: str = field(default="", compare=False, repr=False)  # Delta's JSON, of a part not yet committed
 
     def may_hold(self, column: str, low: Bound | None, high: Bound | None) -> bool:
-        """Can a row have `low <= column <= high`? Yes unless the statistics rule it out."""
+        """Whether a row can have `low <= column <= high`; True unless the statistics exclude it."""
         least, most = self.mins.get(column), self.maxs.get(column)
         below = low is not None and most is not None and most < low  # type: ignore[operator]
         above = high is not None and least is not None and least > high  # type: ignore[operator]
@@ -47,10 +47,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _ByStart:
-    """Parts by the least value they have in an integer column, each with its place among them all."""
+    """Parts by the minimum of an integer column, each with its position among all."""
 
     starts: Sequence[int]
-    reached: Sequence[int]  # the greatest value of each and of those before it
+    reached: Sequence[int]  # the maximum of each and of those before it
     parts: Sequence[tuple[int, Part]]
     ends: Sequence[int]
 
@@ -94,7 +94,7 @@ class Snapshot:
 
     @cached_property
     def by_name(self) -> Mapping[str, Part]:
-        """By the paths that parts would have without checksums, which can be told before they are written."""
+        """Parts by their paths without checksums, which are known before they are written."""
         return {without_checksums(part.path): part for part in self.parts}
 
     @property
@@ -126,7 +126,7 @@ class Snapshot:
 
     @cached_property
     def _by_partition(self) -> Mapping[tuple[tuple[str, str], ...], Sequence[tuple[int, Part]]]:
-        """The parts of each partition, with their places among all."""
+        """The parts of each partition, with their positions among all."""
         found: dict[tuple[tuple[str, str], ...], list[tuple[int, Part]]] = {}
         for place, part in enumerate(self.parts):
             found.setdefault(tuple(part.partition.items()), []).append((place, part))
@@ -168,13 +168,13 @@ class Snapshot:
 
 
 def plain_path(logged: str) -> str:
-    """The log URL-encodes paths; on disk they are not."""
+    """The path on disk; the log URL-encodes paths."""
     return unquote(logged) if "%" in logged else logged
 
 
 def _values(column: pa.ChunkedArray) -> list[Bound | None]:
-    """Instants are microseconds in Delta. To read them as integers takes none of the functions of Arrow, so
-    that most commands need not load them."""
+    """Values as Python objects; instants as microseconds. Reading them as integers needs no function of
+    Arrow, so that most commands need not load it."""
     if pa.types.is_timestamp(column.type):
         assert column.type.unit == "us", column.type
         return [value for chunk in column.chunks for value in chunk.view(pa.int64()).to_pylist()]
@@ -190,7 +190,7 @@ def _texts(column: pa.ChunkedArray) -> list[str | None]:
 
 
 def _bounds(actions: pa.Table, prefix: str) -> list[Bounds]:
-    """Per row the columns called `prefix`*, without the nulls."""
+    """For each row the columns called `prefix`*, without nulls."""
     rows: list[Bounds] = [{} for _ in range(actions.num_rows)]
     for name in actions.column_names:
         column = actions.column(name)
@@ -204,7 +204,7 @@ def _bounds(actions: pa.Table, prefix: str) -> list[Bounds]:
 
 
 def snapshot_of(root: Path, version: int, actions: pa.Table) -> Snapshot:
-    """From the flattened add actions of a Delta table; parts come in the order of their paths."""
+    """The snapshot of the flattened add actions of a Delta table; parts are sorted by path."""
     keys = [name for name in actions.column_names if name.startswith("partition.")]
     columns = [_texts(actions.column(key)) for key in keys]
     names = [key.removeprefix("partition.") for key in keys]

@@ -1,6 +1,6 @@
 """The statistics of a part as Delta's JSON, and back: pure rules about bounds.
 
-A bound may be wider than the data, never narrower: a reader that prunes by it must not lose a row.
+A bound may be wider than the data, never narrower: a reader that excludes parts by it must not lose a row.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _pair(column: pa.ChunkedArray) -> tuple[str | None, str | None]:
-    """Minimum and maximum as JSON texts; None where there is none that every reader understands."""
-    import pyarrow.compute as pc  # who only reads bounds does without
+    """Minimum and maximum as JSON texts; None if there is none that every reader understands."""
+    import pyarrow.compute as pc  # not needed by readers of bounds
 
     values = _plain(column)
     kind = values.type

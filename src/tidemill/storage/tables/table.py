@@ -1,13 +1,14 @@
-"""A Delta table with a life: opened, published to, committed to through one path, read by snapshot.
+"""A Delta table: opened, published to, committed to through one path, read by snapshot.
 
-Every commit is a compare-and-set on the version it looked at; no other way of writing to a table may exist.
+Every commit is a compare-and-set on the version it was based on, made under the lease of its stream; there
+must be no other way to write to a table.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,17 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from tidemill.model.errors import ConfigError, ConflictError, DamageError, StorageError
 from tidemill.storage import layout
-from tidemill.storage.files import disk_error, make_folder, storage_errors, sync_folder, within_warehouse
+from tidemill.storage.bucket import again, is_of_bucket
+from tidemill.storage.bucket_path import BucketPath, delta_options, on_disk, size_of, warehouse_path
+from tidemill.storage.files import (
+    disk_error,
+    make_folder,
+    remove_tree,
+    storage_errors,
+    sync_folder,
+    within_warehouse,
+)
+from tidemill.storage.leases import check_commit
 from tidemill.storage.tables import log, log_sums
 from tidemill.storage.tables.checksums import is_whole
 from tidemill.storage.tables.log import Commit
@@ -33,27 +44,30 @@ from tidemill.storage.tables.vacuum import delete_parts, delete_staging, unrefer
 
 logger = logging.getLogger(__name__)
 
-APP_ID: Final = "tidemill"  # one for all: two stale commits of the same application conflict
-TRIES: Final = 64  # each lost try is a commit that another writer won, so no waiting is needed between them
-RESHAPED: Final = "columns"  # in what a commit says of itself: it changed the columns, and no part
+APP_ID: Final = "tidemill"  # the same for all: two stale commits of one application conflict
+RESHAPED: Final = "columns"  # in the info of a commit that changed the columns, and no part
 CHECKPOINT_EVERY: Final = 50
+_UPLOADS: Final = 8  # parts that are sent to a bucket at once
 _SETTINGS: Final = {
-    # entries go only by `trim_log`, checkpoints come only from here
+    # only `trim_log` deletes entries, and only we write checkpoints
     "delta.enableExpiredLogCleanup": "false",
-    "delta.dataSkippingNumIndexedCols": "-1",  # we choose the columns, wherever they stand in the schema
+    # We choose the columns with statistics, wherever they are in the schema.
+    "delta.dataSkippingNumIndexedCols": "-1",
 }
 _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 @contextmanager
 def _delta_errors(act: str, root: Path) -> Iterator[None]:
-    """What deltalake says about the disk, as a StorageError. Conflicts pass through."""
+    """Turns errors of deltalake about the disk into StorageErrors. Conflicts pass through."""
     try:
         with storage_errors(act, root):
             yield
     except CommitFailedError:
         raise
     except DeltaError as error:
+        if isinstance(root, BucketPath) and is_of_bucket(error):
+            raise disk_error(act, root, root.bucket.failure(act, root.key, error)) from error
         if "os error" in str(error):
             raise disk_error(act, root, error) from error
         raise DamageError(
@@ -62,18 +76,19 @@ def _delta_errors(act: str, root: Path) -> Iterator[None]:
 
 
 class Table:
-    """One table. Not for use by several threads at once; any number of processes may open the same one."""
+    """One table. Not thread-safe; any number of processes may open the same one."""
 
     def __init__(self, root: Path, delta: DeltaTable) -> None:
         self.root: Final = root
         self._delta = delta
         self._snapshot: Snapshot | None = None
         self._live: tuple[int, frozenset[str]] | None = None
-        self._transaction: tuple[int, int] | None = None  # the last version that was ours, and its number
+        # The last version that was ours, and its transaction number.
+        self._transaction: tuple[int, int] | None = None
         self._checkpoint = log.last_checkpoint(root)
         self._synced = max(self._checkpoint - 1, -1)
         self._tidied = self.version
-        self._checked = self.version  # its entries were held against their checksums
+        self._checked = self.version  # its entries were compared with their checksums
         self._read_shape()
 
     def _read_shape(self) -> None:
@@ -91,7 +106,7 @@ class Table:
         name: str,
         description: str = "",
     ) -> Table:
-        """The table at `root`, created when missing, with the columns that `schema` has more added to it."""
+        """The table at `root`, created if missing; columns of `schema` that it lacks are added."""
         wanted = stored_schema(schema, partition_by)
         root = root.absolute()
         table = Table.existing(root)
@@ -104,7 +119,7 @@ class Table:
 
     @staticmethod
     def existing(root: Path) -> Table | None:
-        """The table at `root` as it is, for those who only read; None when there is none."""
+        """The table at `root` as it is, for readers; None if there is none."""
         root = root.absolute()
         if unquote(str(root)) != str(root):
             raise ConfigError(
@@ -112,7 +127,7 @@ class Table:
                 hint="deltalake reads that as an escape: move the warehouse to a folder without it",
                 where=str(root),
             )
-        log_sums.check_newest(root, log.last_checkpoint(root))  # first: an entry on record is not torn
+        log_sums.check_newest(root, log.last_checkpoint(root))  # first: a recorded entry is not torn
         torn = log.set_torn_entries_aside(root, layout.torn_log_entries(root))
         if torn:
             logger.warning("set torn log entries aside: %s", torn, extra={"table": str(root)})
@@ -120,16 +135,19 @@ class Table:
             if not layout.table_log(root).is_dir():
                 return None
             try:
-                return Table(root, DeltaTable(root.as_uri()))
+                return Table(
+                    root, again(lambda: DeltaTable(root.as_uri(), storage_options=delta_options(root)))
+                )
             except TableNotFoundError:
                 return None
 
     def _grow(self, wanted: pa.Schema, partition_by: Sequence[str]) -> None:
-        for _ in range(TRIES):
+        for _ in range(log.TRIES):
             added = added_columns(self._schema, wanted, self._partition_by, partition_by)
             if not added:
                 return
             base = self.version
+            check_commit(self.root)
             fields = Schema.from_arrow(pa.schema(added)).fields
             try:
                 with _delta_errors("add columns", self.root):
@@ -143,24 +161,26 @@ class Table:
             else:
                 self._won(base + 1)
             self._read_shape()
-        raise self._contended()
+        raise log.contended(self.root)
 
     def reshape(self, wanted: pa.Schema, now: int = 0) -> None:
         """Give the table exactly these columns, with their metadata, in one commit that touches no part. A
-        column may go, and come back with another type once no part has it: the caller sees to that."""
+        column may be removed, and added again with another type once no part has it: the caller must see to
+        that."""
         schema = stored_schema(wanted, self._partition_by)
-        for _ in range(TRIES):
+        for _ in range(log.TRIES):
             self.refresh()
             self._read_shape()
             if self._schema.equals(schema, check_metadata=True):
                 return
             base = self.version
+            check_commit(self.root)
             if log.write_entry(self.root, base + 1, self._shape_actions(schema, now)):
                 self._won(base + 1)
                 self._read_shape()
                 self._snapshot = None
                 return
-        raise self._contended()
+        raise log.contended(self.root)
 
     def _shape_actions(self, schema: pa.Schema, now: int) -> list[dict[str, object]]:
         said = self._delta.metadata()
@@ -202,11 +222,11 @@ class Table:
         return self._partition_by
 
     def refresh(self) -> int:
-        """Look at the newest version and return it."""
+        """Read the newest version and return its number."""
         with _delta_errors("read the log", self.root):
-            # deltalake lists the log, which takes a hundred times as long as to look for two names
+            # deltalake lists the log, which takes a hundred times as long as checking two names
             if not log.is_newest(self.root, self.version):
-                self._delta.update_incremental()
+                again(self._delta.update_incremental)
                 self._read_shape()
         if self.version > self._checked:
             log_sums.check(self.root, self._checked, self.version)
@@ -214,17 +234,24 @@ class Table:
         return self.version
 
     def expect(self, version: int) -> None:
-        """What somebody has seen must still be there: a table never goes back."""
+        """DamageError unless this version, which was seen before, still exists: a table never goes back."""
         self.refresh()
         expect_version(self.root, self, version)
 
     def snapshot(self) -> Snapshot:
-        """The parts of the version last looked at."""
+        """The parts of the version last read."""
         if self._snapshot is None or self._snapshot.version != self.version:
             with _delta_errors("list the parts", self.root):
                 actions = self._add_actions()
             self._snapshot = snapshot_of(self.root, self.version, actions)
         return self._snapshot
+
+    def last_commit(self) -> Commit:
+        """The newest commit that is not only a sign that the table was taken over."""
+        version = self.refresh()
+        while log.TAKEN_OVER in (found := self.commits(after=version - 1)[0]).info:
+            version -= 1
+        return found
 
     def commits(self, after: int) -> list[Commit]:
         """All commits newer than version `after`, oldest first."""
@@ -256,14 +283,19 @@ class Table:
         with storage_errors("clean staging", top):
             for folder in top.iterdir() if top.is_dir() else ():
                 if folder.name not in keep:
-                    shutil.rmtree(folder, ignore_errors=False)
+                    remove_tree(folder)
 
     def publish(self, parts: Sequence[StagedPart]) -> list[Part]:
-        """Give staged parts their durable place in the table, still unknown to readers.
+        """Move staged parts to their durable place in the table, still invisible to readers.
 
-        May be repeated after a crash: what already moved is recognised by its name and size.
+        May be repeated after a crash: what was already moved is recognised by its name and size.
         """
-        published = [self._move(part) for part in parts]
+        if isinstance(self.root, BucketPath):  # uploads wait for the network, not for a core
+            self._current_paths()
+            with ThreadPoolExecutor(_UPLOADS) as pool:
+                published = list(pool.map(self._move, parts))
+        else:
+            published = [self._move(part) for part in parts]
         for folder in sorted({(self.root / part.path).parent for part in published}):
             sync_folder(folder)
         return published
@@ -271,15 +303,18 @@ class Table:
     def _move(self, part: StagedPart) -> Part:
         values = dict(part.partition)
         assert set(values) == set(self._partition_by), (part.partition, self._partition_by)
-        # as Hive does: what cannot be in a file name is escaped in the folder
+        # as in Hive: characters that a file name cannot have are escaped in the folder
         folders = [f"{column}={quote(values[column], safe=' ')}" for column in self._partition_by]
         path = "/".join([*folders, _one_name(part.name)])
-        target, staged = self.root / path, Path(part.path)
+        target, staged = self.root / path, warehouse_path(part.path)
         make_folder(target.parent, top=self.root)
         with storage_errors("publish the part", target):
-            if staged.exists():
+            if isinstance(target, BucketPath) and staged.exists():
+                if path not in self._live_paths() or not is_whole(target):
+                    staged.replace(target)  # the same bytes, if a try before came this far
+            elif staged.exists():
                 if target.exists() and path in self._current_paths() and is_whole(target):
-                    staged.unlink()  # immutable: a part that readers see is never replaced
+                    staged.unlink()  # a part that readers see is never replaced
                 else:
                     staged.replace(target)
             elif not target.exists():
@@ -297,7 +332,7 @@ class Table:
         return self._live_paths()
 
     def _same_size(self, path: Path, size: int) -> None:
-        found = path.stat().st_size
+        found = size_of(path)
         if found != size:
             raise ConflictError(
                 f"a part of the same name has {found} bytes instead of {size}",
@@ -315,13 +350,15 @@ class Table:
         info: Mapping[str, str],
         now: int | None = None,
         data_change: bool = True,
+        base: int | None = None,
     ) -> int:
         """Add and remove parts in one durable step and return the new version.
 
-        A commit that another writer overtook is tried again on top of the winner, as long as every part
-        to remove is still there and none to add is; otherwise ConflictError, and nothing has changed.
-        `now` is recorded as the time of the removal (default: when the newest part concerned was written).
-        Without `data_change` the rows are the same after it as before: who follows the log passes it over.
+        A commit that another writer overtook is tried again on top of the winner, as long as every part to
+        remove is still there and none to add is; otherwise ConflictError, and nothing has changed. `now` is
+        recorded as the time of the removal (default: when the newest part concerned was written). Without
+        `data_change` the rows are the same as before: readers that follow the log skip it. With `base`, the
+        version that the parts were made for, every other commit since is a conflict.
         """
         written = [self._written(part) for part in adds]
         actions: list[AddAction | RemoveAction] = [
@@ -331,31 +368,35 @@ class Table:
             gone_at = now if now is not None else max(written or map(self._written, removes))
             actions += [_remove(part, gone_at, data_change) for part in removes]
         self.refresh()
-        for _ in range(TRIES):
+        for _ in range(log.TRIES):
+            if base is not None and base != self.version:
+                raise self._overtaken(base)
             check_inputs(self._live_paths(), adds, removes)
-            base, number = self.version, self._last_transaction() + 1
+            before, number = self.version, self._last_transaction() + 1
+            check_commit(self.root)  # after the version was read: whoever takes over takes the next one
             try:
                 with _delta_errors("commit", self.root):
                     self._delta.create_write_transaction(
                         actions,
-                        "append",  # the mode in which deltalake takes our removes instead of its own
+                        "append",  # the mode in which deltalake uses our removes instead of its own
                         self._delta.schema(),
                         list(self._partition_by),
                         commit_properties=self._properties(dict(info)),
                         post_commithook_properties=_NO_HOOKS,
                     )
             except CommitFailedError as error:
-                self._lost(base, error)
-                continue
-            self._won(base + 1)
-            if self.version == base + 1:
-                self._transaction = base + 1, number
-            return base + 1
-        raise self._contended()
+                self._lost(before, error)
+                if not self._is_mine(before + 1, adds, removes, info):
+                    continue
+            self._won(before + 1)
+            if self.version == before + 1:
+                self._transaction = before + 1, number
+            return before + 1
+        raise log.contended(self.root)
 
     def _properties(self, info: dict[str, str]) -> CommitProperties:
-        # no retries inside deltalake: it would rebase without looking at whether our inputs still stand.
-        # The application transaction makes a stale commit fail in any client that does rebase.
+        # no retries inside deltalake: it would rebase without checking whether our inputs still exist. The
+        # application transaction makes a stale commit fail in any client that does rebase.
         return CommitProperties(
             custom_metadata={log.INFO_KEY: info},
             max_commit_retries=0,
@@ -363,14 +404,14 @@ class Table:
         )
 
     def _last_transaction(self) -> int:
-        """The number of the last application transaction. deltalake reads the log to tell it, so who made the
-        newest version remembers."""
+        """The number of the last application transaction. deltalake reads the log for it, so the writer of
+        the newest version caches it."""
         if self._transaction is None or self._transaction[0] != self.version:
             self._transaction = self.version, self._delta.transaction_version(APP_ID) or 0
         return self._transaction[1]
 
     def _written(self, part: Part) -> int:
-        """When the part's file was last written; it must be there, whole."""
+        """When the part's file was last written; it must exist and be complete."""
         path = self.root / part.path
         with storage_errors("look at the part", path):
             found = path.stat()
@@ -378,9 +419,23 @@ class Table:
         return found.st_mtime_ns // 1000
 
     def _lost(self, base: int, error: CommitFailedError) -> None:
-        """Another writer took version base + 1: look at it. If nobody did, the failure is no conflict."""
+        """Another writer took version base + 1: read it. If none did, the failure is not a conflict."""
         if self.refresh() == base:
             raise disk_error("commit", self.root, error) from error
+
+    def _is_mine(
+        self, version: int, adds: Sequence[Part], removes: Sequence[Part], info: Mapping[str, str]
+    ) -> bool:
+        """Whether a version is the very commit that failed: a bucket did what it was asked to, and its
+        response was lost, so that the next try found the name taken."""
+        if not isinstance(self.root, BucketPath):
+            return False
+        found = log.read_commit(self.root, version)
+        return (
+            found.info == dict(info)
+            and sorted(found.added) == sorted(part.path for part in adds)
+            and sorted(found.removed) == sorted(part.path for part in removes)
+        )
 
     def _won(self, version: int) -> None:
         log.sync_entries(self.root, self._synced, version)
@@ -392,19 +447,19 @@ class Table:
                     self._delta.create_checkpoint()
                 log.sync_checkpoint(self.root, version)
                 self._checkpoint = version
-            except StorageError as error:  # the commit stands without it; the next one tries again
+            except StorageError as error:  # the commit is valid without it; the next one tries again
                 logger.warning("no checkpoint: %s", error, extra={"table": str(self.root)})
 
-    def _contended(self) -> ConflictError:
+    def _overtaken(self, base: int) -> ConflictError:
         return ConflictError(
-            f"other writers committed first {TRIES} times in a row",
-            hint="run fewer writers on this table, then try again",
+            f"another writer committed version {base + 1} meanwhile",
             where=str(self.root),
+            hint="nothing was written; the next round does it again from what is there now",
         )
 
     def leave_out(self, files: Collection[str], now: int) -> int:
-        """Readers do without these parts from now on, by their paths in the table: their files are damaged or
-        gone. How many of them it had."""
+        """Remove these parts (paths in the table) because their files are damaged or missing. How many of
+        them it had."""
         self.refresh()
         lost = [part for part in self.snapshot().parts if part.path in files]
         if lost:
@@ -414,21 +469,22 @@ class Table:
     # -- expiry
 
     def is_untidy(self, every: int) -> bool:
-        """Whether the version passed a multiple of `every` since the table was opened or last vacuumed.
-        Of many short-lived processes, the one whose commit passes it finds so."""
+        """Whether the version passed a multiple of `every` since the table was opened or last vacuumed. Of
+        many short-lived processes, this is true for the one whose commit passes it."""
         return self.version // every > self._tidied // every
 
     def vacuum(self, retain: int, now: int) -> list[str]:
         """Delete our files that no version younger than `retain` refers to; returns their paths.
 
-        A part that was removed is kept for `retain` after its removal, by the clock of that commit.
-        A file that no commit removed (its writer died) is kept while it is younger than `retain`. Staging of
-        that age goes too, so `retain` must exceed the longest build. Files that Tidemill did not write are
+        A part that was removed is kept for `retain` after its removal, by the clock of that commit. A file
+        that no commit removed (its writer died) is kept while it is younger than `retain`. Staging of that
+        age is deleted too, so `retain` must exceed the longest build. Files that Tidemill did not write are
         never touched.
         """
         oldest = now - retain
         left = unreferenced(self.root, self._current_paths())
         ages = left | log.removed_at(self.root, left)
+        check_commit(self.root)
         deleted = delete_parts(self.root, [path for path in left if ages[path] < oldest])
         delete_staging(self.root, oldest)
         self._tidied = self.version
@@ -443,8 +499,8 @@ class Table:
 
 
 def expect_version(root: Path, table: Table | None, committed: int) -> None:
-    """DamageError when a table (None: there is none) is older than a version of it that was committed; 0 says
-    nothing."""
+    """DamageError if a table (None: there is none) is older than a version of it that was committed; 0:
+    nothing is known."""
     version = -1 if table is None else table.version
     if max(version, 0) < committed:
         raise DamageError(
@@ -456,7 +512,7 @@ def expect_version(root: Path, table: Table | None, committed: int) -> None:
 
 
 def check_inputs(live: Collection[str], adds: Sequence[Part], removes: Sequence[Part]) -> None:
-    """deltalake itself removes what is not there, and adds what is, without a word."""
+    """Check what is to be added and removed: deltalake itself would accept wrong parts silently."""
     gone = [part.path for part in removes if part.path not in live]
     if gone:
         raise ConflictError(
@@ -481,8 +537,8 @@ def _remove(part: Part, at: int, data_change: bool) -> RemoveAction:
 
 
 def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: str, description: str) -> None:
-    """Leave a durable version 0 at `root`, ours or that of another process that was quicker."""
-    top = next(folder for folder in root.parents if folder.is_dir())
+    """Create a durable version 0 at `root`, or use that of another process that was faster."""
+    top = next(folder for folder in root.parents if on_disk(folder).is_dir())
     make_folder(root, top=top)
     try:
         with _delta_errors("create the table", root):
@@ -490,11 +546,12 @@ def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: st
                 root.as_uri(),
                 Schema.from_arrow(schema),
                 mode="ignore",
+                storage_options=delta_options(root),
                 partition_by=list(partition_by),
                 name=name,
                 description=description,
                 configuration=dict(_SETTINGS),
-                # with retries the slower of two creators would land a second table as version 1
+                # with retries the slower of two creators would write a second table as version 1
                 commit_properties=CommitProperties(
                     max_commit_retries=0, app_transactions=[Transaction(APP_ID, 1)]
                 ),

@@ -1,4 +1,4 @@
-"""Deletes, now and then, what nobody needs of a table any more: replaced parts and old log entries."""
+"""Deletes, from time to time, what is no longer needed of a table: replaced parts and old log entries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEEP_LOG: Final = DAY
 
 
 def tidy(tables: Sequence[Table], keep_replaced: int, now: int) -> None:
-    """Now and then, delete parts that were replaced and log entries that nobody needs any more."""
+    """Delete replaced parts and old log entries, if it is time to."""
     for table in tables:
         if table.is_untidy(TIDY_EVERY):
             gone = table.vacuum(keep_replaced, now)

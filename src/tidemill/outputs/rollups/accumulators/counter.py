@@ -1,6 +1,6 @@
-"""Counters: how many events, and the values of each measure.
+"""Counters: the number of events, and the values of each measure.
 
-Merging adds the counts and merges the values: associative, commutative, no cells its identity.
+Merging adds the counts and merges the values. It is associative and commutative; no cells are the identity.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an accumulator gives: columns of cells, and which group each cell belongs to."""
+"""The result of an accumulator: columns of cells, and the group of each cell."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ from tidemill.formats.arrays import Ints
 @dataclass(frozen=True, slots=True)
 class Folded:
     columns: Mapping[str, pa.Array]
-    group: Ints | None = None  # of each cell; None: every group has one
+    group: Ints | None = None  # of each cell; None: one cell for each group

@@ -1,7 +1,8 @@
-"""Gauges: a counter of one value that keeps the first and last too, with the time and id of their events.
+"""Gauges: a counter of one value that also keeps the first and the last, with the time and id of their
+events.
 
-Merging takes the lesser of the first and the greater of the last by (time, id, value), ids by their bytes: a
-total order, so merging is associative and commutative, with no cells its identity.
+Merging takes the lesser of the firsts and the greater of the lasts by (time, id, value), ids by their bytes.
+That is a total order, so merging is associative and commutative; no cells are the identity.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def merge(metric: Metric, groups: Groups, cells: pa.Table) -> Folded:
 def _end(
     groups: Groups, value: pa.Array, time: pa.Array, ids: pa.StringArray, end: str
 ) -> Mapping[str, pa.Array]:
-    """The outermost of each group, nothing where no row has a value."""
+    """The first or last value of each group, null if no row has a value."""
     offsets, data = string_buffers(ids)
     rows = _outermost(
         groups.of,
@@ -78,7 +79,7 @@ def _outermost(
 ) -> Ints:
     """For each group the row whose (time, id, value) is the least, or the greatest; -1: none."""
     best = np.full(size, -1, np.int64)
-    outermost = np.zeros(size, np.int64)  # its time, near at hand
+    outermost = np.zeros(size, np.int64)  # its time, in an array of its own for locality
     everywhere = present.size == 0
     for i in range(of.size):
         if not everywhere and not present[i]:
@@ -100,7 +101,7 @@ def _outermost(
 
 @njit(cache=True, nogil=True)
 def _id_order(offsets: Offsets, data: Bytes, a: int, b: int) -> np.int64:
-    """-1, 0 or 1: how the id of row a stands to that of row b."""
+    """-1, 0 or 1: compares the ids of rows a and b."""
     length_a, length_b = offsets[a + 1] - offsets[a], offsets[b + 1] - offsets[b]
     for k in range(min(length_a, length_b)):
         x, y = data[offsets[a] + k], data[offsets[b] + k]

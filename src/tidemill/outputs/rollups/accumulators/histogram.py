@@ -1,8 +1,9 @@
-"""Histograms: a counter of one value that also keeps how many samples each bin holds.
+"""Histograms: a counter of one value that also counts the samples in each bin.
 
-A cell has the bins that hold samples (`bins`, ascending) and how many each holds (`bin_counts`, at least 1).
-Merging merges as counters do and adds the counts of each bin: associative, commutative, no cells its
-identity. The bin of a sample never depends on other samples, so 1m from 5s is 1m from events.
+A cell has the bins that hold samples (`bins`, ascending) and their counts (`bin_counts`, at least 1). Merging
+works as for counters and adds the counts of each bin; it is associative and commutative, and no cells are the
+identity. The bin of a sample does not depend on other samples, so 1m cells made from 5s cells equal those
+made from events.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from tidemill.outputs.rollups.accumulators.folded import Folded
 from tidemill.outputs.rollups.grouping import Groups
 from tidemill.outputs.rollups.spec import Metric
 
-_ONE_EACH: Final = np.empty(0, np.int64)  # stands for counts that are all 1
-_SHELF_BITS: Final = 6  # of the mantissa: a shelf spans less than 1/64 of its samples
+_ONE_EACH: Final = np.empty(0, np.int64)  # means counts that are all 1
+_SHELF_BITS: Final = 6  # of the mantissa: the values of a shelf differ by less than 1/64
 
 
 def fields(metric: Metric) -> list[pa.Field]:
@@ -78,12 +79,12 @@ def _tallied(of: Ints, bins: Offsets, counts: Ints, size: int) -> tuple[Offsets,
         at[of[i]] += 1
     offsets = np.zeros(size + 1, np.int32)
     tally = np.zeros(1 << 13, np.int64)
-    found = 0  # what is found is written over what was gathered, never ahead of it
+    found = 0  # results overwrite input that was already read
     for g in range(size):
         mine, mine_weights = gathered[begin[g] : begin[g + 1]], weights[begin[g] : begin[g + 1]]
         if mine.size:
             least, most = np.int64(mine.min()), np.int64(mine.max())
-            if most - least < min(tally.size, 16 * mine.size + 64):  # near enough to each other
+            if most - least < min(tally.size, 16 * mine.size + 64):  # bins close enough to count in an array
                 for i in range(mine.size):
                     tally[mine[i] - least] += mine_weights[i]
                 for k in range(most - least + 1):
@@ -105,31 +106,32 @@ def _tallied(of: Ints, bins: Offsets, counts: Ints, size: int) -> tuple[Offsets,
 
 
 def bins_of(bins: Bins, samples: Ints) -> Offsets:
-    """The bin of each sample, as `Bins.of` has it."""
+    """The bin of each sample, as defined by `Bins.of`."""
     if bins.bounds is not None:
         bounds, before = _bounds(bins.bounds)
         return (np.searchsorted(bounds, samples) + before).astype(np.int32)
     assert bins.edges is not None
-    magnitude = np.abs(samples).view(np.uint64)  # that of -2^63 has no place beside a sign
+    # As unsigned: the magnitude of -2^63 does not fit a signed integer.
+    magnitude = np.abs(samples).view(np.uint64)
     return _log_scaled(samples, magnitude, _shelf(magnitude), *_edges(bins.edges))
 
 
 @lru_cache(maxsize=64)
 def _bounds(bounds: tuple[int, ...]) -> tuple[Ints, int]:
-    """Those that a sample can be at or below, and how many lie before them."""
+    """The bounds that a sample can be at or below, and how many lie before them."""
     within = [min(bound, MOST - 1) for bound in bounds if bound >= -MOST]
     return np.array(within, np.int64), len(bounds) - len(within)
 
 
 def _shelf(magnitude: Words) -> Ints:
-    """Where to look for a magnitude, by exponent and first bits: never further down for a greater one."""
+    """The shelf of a magnitude, by exponent and first bits; monotonic."""
     bits = magnitude.astype(np.float64).view(np.int64) >> (52 - _SHELF_BITS)
     return np.maximum(bits - ((1023 << _SHELF_BITS) - 1), 0)
 
 
 @lru_cache(maxsize=64)
 def _edges(edges: tuple[int, ...]) -> tuple[Words, Ints]:
-    """And for each shelf how many edges lie on those before it."""
+    """The edges, and for each shelf how many edges lie on earlier shelves."""
     words = np.array(edges, np.uint64)
     shelves = _shelf(words)
     return words, np.searchsorted(shelves, np.arange(int(shelves[-1]) + 2)).astype(np.int64)
@@ -137,7 +139,7 @@ def _edges(edges: tuple[int, ...]) -> tuple[Words, Ints]:
 
 @njit(cache=True, nogil=True)
 def _log_scaled(samples: Ints, magnitude: Words, shelf: Ints, edges: Words, begin: Ints) -> Offsets:
-    """The first edge that is no less: those of shelves before are less, those of shelves after are not."""
+    """The first edge that is not less; only the edges of the sample's own shelf need to be compared."""
     out = np.empty(samples.size, np.int32)
     for i in range(samples.size):
         low, high = begin[shelf[i]], begin[shelf[i] + 1]

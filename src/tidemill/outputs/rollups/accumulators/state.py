@@ -1,7 +1,7 @@
-"""State metrics: signed counts, of objects that entered or left a state and of transitions.
+"""State metrics: signed counts of objects that entered or left a state, and of transitions.
 
-Merging adds the counts, and a row whose count is 0 is no row: associative, commutative, no cells its
-identity. So a contribution that takes back what another added leaves nothing behind, as if neither had been.
+Merging adds the counts, and a row with the count 0 is dropped. It is associative and commutative; no cells
+are the identity. So a contribution that cancels another leaves nothing, as if neither had been.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The values of one measure in a cell: how many, their sum, the least and the greatest.
+"""The values of one measure in a cell: count, sum, minimum and maximum.
 
-Merging adds counts and sums, and takes the lesser of the least and the greater of the greatest; no values
-(0, 0, null, null) change nothing. Associative and commutative to the bit: sums are 128-bit integers of a
-declared scale, in two words (low, high), and an event without a value adds none.
+Merging adds counts and sums, and takes the lesser minimum and the greater maximum; no values (0, 0, null,
+null) are the identity. It is associative and commutative to the bit: sums are 128-bit integers of a declared
+scale, in two words (low, high). An event without a value adds none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidemill.formats.arrow import one
 from tidemill.outputs.rollups.grouping import Groups
 
 _MAX, _MIN = np.iinfo(np.int64).max, np.iinfo(np.int64).min
-_ALL = np.empty(0, np.bool_)  # stands for a mask that is true everywhere
+_ALL = np.empty(0, np.bool_)  # means a mask that is true everywhere
 
 Sums = tuple[Ints, Words, Ints, Ints, Ints]
 
@@ -35,7 +35,7 @@ def fields(i: int) -> list[pa.Field]:
 
 
 def accumulate(groups: Groups, values: pa.ChunkedArray, i: int) -> Mapping[str, pa.Array]:
-    """Of events: the value of each, if it has one."""
+    """The values of events that have one."""
     chosen = groups.chosen(values)
     return _columns(i, _of_events(groups.of, filled(chosen, 0), present(chosen), groups.size))
 
@@ -55,7 +55,7 @@ def merge(groups: Groups, cells: pa.Table, i: int) -> Mapping[str, pa.Array]:
 
 
 def present(array: pa.Array) -> Mask:
-    """Where there is a value; an empty mask when everywhere."""
+    """A mask of the rows with a value; empty if all have one."""
     return np.asarray(pc.is_valid(array)) if array.null_count else _ALL
 
 

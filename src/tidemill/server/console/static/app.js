@@ -117,7 +117,7 @@ document.body.append(
   } }, "Skip to the page"),
   h("div", { class: "shell" },
     h("header", { class: "side" },
-      h("a", { class: "brand", href: "#/overview" }, h("img", { src: "/console/icon.svg", alt: "" }), "Tidemill"),
+      h("a", { class: "brand", href: "#/overview" }, h("img", { src: new URL("icon.svg", import.meta.url).href, alt: "" }), "Tidemill"),
       nav,
       h("div", { class: "side-foot" }, h("span", { class: "wordy" }, "All times are UTC"), theme, signOut)),
     main));

@@ -6,6 +6,7 @@ import { dimensionsOf } from "./words.js";
 /** @typedef {{group: Record<string, any>, name: string, points: Map<number, {row: any, place: number}>}} Group */
 
 const MOST = 8; // series that can be told apart
+const BANDS = 36; // of a heatmap
 const UNITS = /** @type {Record<string, number>} */ ({ us: 0.001, ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000, w: 604_800_000 });
 const NOT_VALUES = new Set(["bucket", "tenant", "state", "from_state", "to_state", "lower", "upper"]);
 
@@ -30,7 +31,7 @@ export class Answer {
     this.groups = this.columns.filter((name) => dimensions.has(name) || (NOT_VALUES.has(name) && name !== "bucket" && name !== "lower" && name !== "upper"));
     this.values = this.columns.filter((name) => name !== "bucket" && !this.groups.includes(name) && !(this.bins && (name === "lower" || name === "upper")));
     this.timed = this.columns.includes("bucket");
-    this.traceable = !this.bins && metric !== null && metric.kind !== "state"; // to its events, cell by cell
+    this.traceable = metric !== null; // to its events, cell by cell
     this.width = milliseconds(said.interval);
     /** @type {any[]} */
     this.rows = said.rows;
@@ -65,6 +66,11 @@ export class Answer {
   /** @param {any} row @returns {Record<string, any>} */
   groupOf(row) {
     return Object.fromEntries(this.groups.map((name) => [name, row[name] ?? null]));
+  }
+
+  /** What names a row beside its bucket. @param {any} row @returns {Record<string, any>} */
+  namesOf(row) {
+    return this.bins ? { ...this.groupOf(row), lower: row.lower, upper: row.upper } : this.groupOf(row);
   }
 
   /** The kinds of charts that fit. @returns {Array<"line" | "bars" | "heat" | "flow">} */
@@ -157,17 +163,28 @@ export class Answer {
     const edges = rows.flatMap((row) => [row.lower, row.upper]).filter((one) => one !== null).map(Number);
     const [least, most] = [Math.min(...edges), Math.max(...edges)];
     const log = least > 0;
+    const bands = bandsOf(rows, log);
+    /** @type {Map<string, {left: number, right: number, bottom: number, top: number, value: number, text: string, rows: any[]}>} */
+    const cells = new Map();
+    for (const row of rows) {
+      const left = format.ms(row.bucket);
+      const [low, high] = bands(row);
+      const key = JSON.stringify([left, low, high]);
+      const cell = this.cell(row);
+      const one = cells.get(key) ?? {
+        left, right: cell ? format.ms(cell.end) : left, bottom: low === null ? (log ? least / 2 : least - (most - least) * 0.05) : Number(low), top: high === null ? most * 1.1 : Number(high), value: 0, text: "", rows: [],
+      };
+      one.value += Number(row.count);
+      one.rows.push(row);
+      one.text = `${format.instant(row.bucket)}: ${format.value(one.rows.length > 1 ? one.value : row.count)} in (${format.value(low)}, ${format.value(high)}]`;
+      cells.set(key, one);
+    }
+    const drawn = [...cells.values()];
     return {
-      kind: "heat", label: "Histogram bins over time", span, log, ...this.lacks(span),
-      cells: rows.map((row) => {
-        const left = format.ms(row.bucket);
-        const cell = this.cell(row);
-        return {
-          left, right: cell ? format.ms(cell.end) : left, bottom: row.lower === null ? (log ? least / 2 : least - (most - least) * 0.05) : Number(row.lower),
-          top: row.upper === null ? most * 1.1 : Number(row.upper), value: Number(row.count), text: `${format.instant(row.bucket)}: ${format.value(row.count)} in (${format.value(row.lower)}, ${format.value(row.upper)}]`,
-        };
-      }),
-      pick: (point) => pick(rows[point]),
+      kind: "heat", label: "Histogram bins over time", span, log, ...this.lacks(span), cells: drawn,
+      pick: (point) => {
+        if (drawn[point].rows.length === 1) pick(drawn[point].rows[0]); // several bins together are in the table
+      },
     };
   }
 
@@ -183,7 +200,7 @@ export class Answer {
       found.set(key, one);
     }
     const pairs = [...found.values()];
-    return { kind: "matrix", label: "Changes of state, from rows to columns", pairs: pairs.map((one) => ({ ...one, text: format.value(one.value) })), pick: (point) => pick(pairs[point].row) };
+    return { kind: "matrix", label: "Changes of state, from rows to columns", pairs: pairs.map((one) => ({ ...one, text: format.value(one.value) })), pick: this.timed ? undefined : (point) => pick(pairs[point].row) };
   }
 
   /** All rows as CSV. */
@@ -195,6 +212,22 @@ export class Answer {
     };
     return [this.columns.map(quote).join(","), ...this.rows.map((row) => this.columns.map((name) => quote(row[name])).join(","))].join("\r\n") + "\r\n";
   }
+}
+
+/** Which bounds each bin is drawn with: where there are more than can be told apart, neighbours share theirs. @param {any[]} rows @param {boolean} log @returns {(row: any) => [any, any]} */
+function bandsOf(rows, log) {
+  const own = (/** @type {any} */ row) => /** @type {[any, any]} */ ([row.lower, row.upper]);
+  const scale = (/** @type {any} */ one) => (log ? Math.log(Number(one)) : Number(one));
+  const whole = rows.filter((row) => row.lower !== null && row.upper !== null);
+  const bins = [...new Map(whole.map((row) => [String(row.lower), row])).values()].sort((one, other) => Number(one.lower) - Number(other.lower));
+  if (bins.length <= BANDS) return own;
+  const first = scale(bins[0].lower);
+  const height = (scale(bins[bins.length - 1].upper) - first) / BANDS;
+  const place = (/** @type {any} */ row) => Math.min(BANDS - 1, Math.floor((scale(row.lower) - first) / height + 1e-9));
+  /** @type {Map<number, [any, any]>} */
+  const bounds = new Map();
+  for (const row of bins) bounds.set(place(row), [bounds.get(place(row))?.[0] ?? row.lower, row.upper]);
+  return (row) => (row.lower === null || row.upper === null ? own(row) : bounds.get(place(row)) ?? own(row));
 }
 
 /** @param {any} value @returns {number | null} */

@@ -27,9 +27,9 @@ const SERIES = 8;
 /** @type {Promise<any> | null} */
 let library = null;
 
-/** The chart library, loaded when the first chart is drawn. @returns {Promise<any>} */
+/** The chart library, loaded when the first chart is drawn, after what is there already was painted: it takes a while. @returns {Promise<any>} */
 export function bokeh() {
-  library ??= script("/console/bokeh.min.js").then(() => script("/console/bokeh-api.min.js")).then(() => {
+  library ??= painted().then(() => script("bokeh.min.js")).then(() => script("bokeh-api.min.js")).then(() => {
     const found = /** @type {any} */ (window).Bokeh;
     found.logger.set_level("error");
     return found;
@@ -38,8 +38,20 @@ export function bokeh() {
   return library;
 }
 
-/** @param {string} src @returns {Promise<void>} */
-function script(src) {
+/** When what was changed is on the screen; soon, where the page is hidden. @returns {Promise<void>} */
+function painted() {
+  return new Promise((done) => {
+    const soon = setTimeout(done, 300);
+    requestAnimationFrame(() => requestAnimationFrame(() => {
+      clearTimeout(soon);
+      setTimeout(done, 0);
+    }));
+  });
+}
+
+/** @param {string} name of a file beside these @returns {Promise<void>} */
+function script(name) {
+  const src = new URL(`../${name}`, import.meta.url).href;
   return new Promise((done, failed) => {
     document.head.append(h("script", { src, onload: () => done(), onerror: () => failed(new Error(`cannot load ${src}`)) }));
   });
@@ -184,7 +196,7 @@ function blank(B, spec) {
   else if (spec.kind !== "heat" && spec.kind !== "matrix") how.y_range = heights(B, spec);
   const figure = B.Plotting.figure(how);
   style(B, figure);
-  if (how.height < 200) figure.below[0].ticker.desired_num_ticks = 3; // there is little room
+  if (how.height < 200 || innerWidth < 600) figure.below[0].ticker.desired_num_ticks = 3; // there is little room
   if (!spec.names && spec.kind !== "matrix") {
     const pan = new B.PanTool({ dimensions: "width" });
     const wheel = new B.WheelZoomTool({ dimensions: "width", modifiers: { ctrl: true } });

@@ -15,6 +15,7 @@ export class TmEditor extends HTMLElement {
     /** @type {Choice[]} */
     this.choices = [];
     this.chosen = -1;
+    this.wanting = false; // suggestions, though there were none
     this.marks = h("pre", { class: "marks", "aria-hidden": "true" });
     this.list = h("ul", { class: "choices", role: "listbox", id, hidden: true, "aria-label": "Suggestions" });
     this.error = h("p", { class: "bad small", role: "alert", id: `${id}-error` });
@@ -68,6 +69,7 @@ export class TmEditor extends HTMLElement {
     this.choices = /\w/.test(after[0] ?? "") ? [] : this.complete(before, after);
     if (this.choices.length === 0) {
       this.close();
+      this.wanting = true;
       return;
     }
     this.chosen = 0;
@@ -84,6 +86,11 @@ export class TmEditor extends HTMLElement {
     this.area.setAttribute("aria-activedescendant", `${this.list.id}-0`);
   }
 
+  /** When more is known: suggest where nothing could be suggested before. */
+  suggestAgain() {
+    if (this.wanting) this.suggest();
+  }
+
   /** Where the caret is, in the field. @param {string} before */
   caret(before) {
     const mark = h("span", null, "​");
@@ -95,6 +102,7 @@ export class TmEditor extends HTMLElement {
   }
 
   close() {
+    this.wanting = false;
     this.list.hidden = true;
     this.choices = [];
     this.area.removeAttribute("aria-activedescendant");

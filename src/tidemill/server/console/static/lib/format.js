@@ -13,7 +13,8 @@ export class Exact {
     return this.text;
   }
   toJSON() {
-    return Number(this.text);
+    const { rawJSON } = /** @type {any} */ (JSON); // is there where numbers keep their digits
+    return rawJSON ? rawJSON(this.text) : Number(this.text);
   }
 }
 

@@ -46,19 +46,10 @@ export function table(caption, columns, rows, how = {}) {
     h("tbody", null, rows.map((row) => h("tr", null, row.map((cell, i) => h("td", { class: kinds[i] || null }, cell)))))));
 }
 
-/** What scrolls when it has to, and then takes the focus, so that keys can scroll it. @param {string} label @param {string} className @param {Child} content */
-export function scroller(label, className, content) {
-  const made = h("div", { class: className, role: "group", "aria-label": label }, content);
-  scrolling.observe(made);
-  return made;
+/** What scrolls where its content is wider or taller than its place. Whether it is depends on the screen, so it always takes the focus: keys can scroll it. @param {string} label @param {string} className @param {Child} content */
+function scroller(label, className, content) {
+  return h("div", { class: className, role: "group", "aria-label": label, tabindex: "0" }, content);
 }
-const scrolling = new ResizeObserver((seen) => {
-  for (const { target } of seen) {
-    const scrolls = target.scrollWidth > target.clientWidth || target.scrollHeight > target.clientHeight;
-    if (scrolls) target.setAttribute("tabindex", "0");
-    else target.removeAttribute("tabindex");
-  }
-});
 
 /** What went wrong, and what to do about it. @param {unknown} error */
 export function problemBox(error) {
@@ -239,9 +230,9 @@ export async function pages(ask, first, empty) {
   return [holder, foot];
 }
 
-/** A table whose rows come by page. @param {string} caption @param {Array<string | [string, string]>} columns @param {HTMLElement[]} rows */
-export function rowTable(caption, columns, rows) {
-  const made = table(caption, columns, []);
+/** A table whose rows come by page. @param {string} caption @param {Array<string | [string, string]>} columns @param {HTMLElement[]} rows @param {{tall?: boolean}} [how] */
+export function rowTable(caption, columns, rows, how) {
+  const made = table(caption, columns, [], how);
   fill(/** @type {Element} */ (made.querySelector("tbody")), rows);
   return made;
 }

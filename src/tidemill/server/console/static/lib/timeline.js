@@ -90,7 +90,9 @@ export class TmTimeline extends HTMLElement {
     canvas.addEventListener("pointercancel", (event) => void this.fingers.delete(event.pointerId));
     canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
     canvas.addEventListener("keydown", (event) => this.key(event));
-    canvas.addEventListener("focus", () => this.point(this.cursor < 0 ? this.size() - 1 : this.cursor));
+    canvas.addEventListener("focus", () => {
+      if (canvas.matches(":focus-visible")) this.point(this.cursor < 0 ? this.lastInView() : this.cursor); // not by a click
+    });
     canvas.addEventListener("blur", this.repaint);
   }
   moved = 0;
@@ -138,6 +140,13 @@ export class TmTimeline extends HTMLElement {
 
   size() {
     return this.data?.windows?.start.length ?? this.data?.buckets?.start.length ?? 0;
+  }
+
+  /** The last window or bucket that is in view. */
+  lastInView() {
+    let last = this.size() - 1;
+    while (last > 0 && (this.bounds(last)?.[1] ?? 0) > this.view[1]) last--;
+    return last;
   }
 
   /** @param {number} i @returns {[number, number] | null} */

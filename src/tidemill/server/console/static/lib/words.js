@@ -23,6 +23,13 @@ export function metricOf(text, streams) {
   return { stream, metric };
 }
 
+/** The metric of a query; of values that name theirs, what all metrics of the stream have. @param {string} text @param {any[]} streams @returns {any} */
+export function metricIn(text, streams) {
+  const found = metricOf(text, streams);
+  if (!found || found.metric) return found?.metric ?? null;
+  return { kind: "ratio", values: [], dimensions: [...new Set(found.stream.metrics.flatMap((/** @type {any} */ one) => one.dimensions))] };
+}
+
 /** The word that is being written. @param {string} before */
 export function stem(before) {
   return /[\w.()%*-]*$/.exec(before)?.[0] ?? "";
@@ -121,4 +128,11 @@ export function searchCompletions(before, described) {
 /** Where a position of the server, in characters, is in UTF-16. @param {string} text @param {number} position */
 export function utf16(text, position) {
   return [...text].slice(0, position).join("").length;
+}
+
+/** @param {string} stream @param {any} metric */
+export function firstQuery(stream, metric) {
+  const value = metric.kind === "state" ? "states" : metric.values[0];
+  const group = metric.kind === "state" ? " GROUP BY state" : metric.dimensions.length ? ` GROUP BY ${metric.dimensions[0]}` : "";
+  return `SELECT ${value} FROM ${metric.metric === stream ? stream : `${stream}.${metric.metric}`} INTERVAL 1h${group}`;
 }

@@ -2,7 +2,7 @@
 import { get } from "../lib/api.js";
 import { Page, h, show } from "../lib/dom.js";
 import * as format from "../lib/format.js";
-import { chip, completenessNotes, facts, foldedRow, hrefTo, loading, pageHead, pages, panel, payload, problemBox, rowTable, sliceLink, stream, streams, table, traceLink, whose } from "../lib/parts.js";
+import { chip, completenessNotes, facts, foldedRow, hrefTo, loading, pageHead, pages, panel, payload, problemBox, rowTable, sliceLink, streams, table, traceLink, whose } from "../lib/parts.js";
 import { metricOf } from "../lib/words.js";
 
 export default class Cell extends Page {
@@ -20,17 +20,16 @@ export default class Cell extends Page {
   async open(q) {
     const { query } = this.route;
     const found = metricOf(q, await streams());
-    const described = found ? await stream(found.stream.stream) : null;
-    const params = { q, start: query.get("start"), group: query.get("group"), as_of: query.get("as_of"), ...whose(described, query.get("tenant") ?? "") };
+    const params = { q, start: query.get("start"), group: query.get("group"), as_of: query.get("as_of"), ...whose(found?.stream, query.get("tenant") ?? "") };
     const ask = (/** @type {string | null} */ cursor) => get("/v1/query/cell", { ...params, cursor, limit: 50 }, this.signal);
     const first = await ask(null);
     const name = first.stream;
-    const columns = ["Event time", "Event", "Tenant", "Slice", ["Line", "num"], "Counts in", "Payload"];
+    const columns = ["Event time", "Event", "Tenant", "Slice", ["Line", "num"], "Counts as", "Payload"];
     const events = await pages(async (cursor) => {
       const page = cursor === null ? first : await ask(cursor);
       return { cursor: page.cursor, rows: page.events.map((/** @type {any} */ one) => foldedRow(/** @type {any} */ (columns), [
-        h("span", { class: "nowrap" }, format.instant(one.event_time)), traceLink(one.event_id, name), one.tenant ?? "–", sliceLink(one.slice, name), one.line === undefined ? "–" : format.count(one.line), [(one.metrics ?? []).join(", "), one.late ? " (late)" : ""].join("")],
-        () => [payload(one.payload)])) };
+        h("span", { class: "nowrap" }, format.instant(one.event_time)), traceLink(one.event_id, name), one.tenant ?? "–", sliceLink(one.slice, name), (one.line ?? null) === null ? "–" : format.count(one.line), countsAs(one)],
+        () => [one.payload === null ? h("p", { class: "soft" }, "The row of this event has expired: only what is remembered of it is shown.") : payload(one.payload)])) };
     }, (rows) => rowTable("Events of the cell", /** @type {any} */ (columns), rows), "No events are in this cell.");
     show(/** @type {Element} */ (this.body),
       h("section", { class: "panel stack", "aria-label": "The number" },
@@ -48,3 +47,9 @@ export default class Cell extends Page {
   }
 }
 customElements.define("tm-cell", Cell);
+
+/** @param {any} one an event of a cell */
+function countsAs(one) {
+  const what = one.rule ? `${one.from_state} → ${one.to_state}` : one.state ? `in ${one.state} since` : (one.metrics ?? []).join(", ");
+  return one.late ? `${what} (late)` : what;
+}

@@ -5,10 +5,9 @@ import { chart, legend, seriesColour, zoomButtons } from "../lib/charts.js";
 import { Page, h, settled, show } from "../lib/dom.js";
 import { TmEditor } from "../lib/editor.js";
 import * as format from "../lib/format.js";
-import { completenessNotes, copyButton, hrefTo, loading, pageHead, problemBox, scroller, sliceLink, stream, streams, tenantPicker, whose } from "../lib/parts.js";
+import { completenessNotes, copyButton, hrefTo, loading, pageHead, pages, problemBox, rowTable, sliceLink, stream, streams, tableRow, tenantPicker, whose } from "../lib/parts.js";
 import { note } from "../lib/routes.js";
-import { completions, dimensionsOf, metricOf } from "../lib/words.js";
-import { firstQuery } from "./stream.js";
+import { completions, dimensionsOf, firstQuery, metricIn, metricOf } from "../lib/words.js";
 
 /** @typedef {"line" | "bars" | "heat" | "flow"} Kind */
 const KINDS = /** @type {const} */ ({ line: "Line", bars: "Bars", heat: "Heatmap", flow: "State flow" });
@@ -16,7 +15,7 @@ const SPANS = { "": "all data", "1h": "last hour", "6h": "last 6 hours", "24h": 
 const INTERVALS = ["", "1m", "5m", "15m", "1h", "6h", "1d", "1w"];
 const STOPS = 1000; // of the slider that are asked for at once
 const MOST_STOPS = 20_000;
-const ROWS = 500; // of the table
+const ROWS = 100; // of the table, at a time
 const EPOCH = "1970-01-01T00:00:00Z";
 
 export default class Explore extends Page {
@@ -49,7 +48,8 @@ export default class Explore extends Page {
     this.editor.setAttribute("label", "Query text");
     this.editor.addEventListener("ask", () => void this.ask());
     this.editor.complete = (before, after) => {
-      void this.describe();
+      this.describe();
+      this.learn();
       return completions(before, after, this.streams, this.described);
     };
     show(this, pageHead("Explore", "Ask the rollups. Every answer says how complete it is; click a number to see the events it is made of."),
@@ -70,7 +70,7 @@ export default class Explore extends Page {
       this.asOf = query.get("as_of") ?? "";
       this.kind = /** @type {Kind | null} */ (query.get("chart"));
       this.editor.value = text;
-      await this.describe();
+      this.describe();
       if (text) await this.ask();
       else show(this.result, h("p", { class: "empty" }, "No stream declares metrics yet. Declare one under metrics: in tidemill.yaml."));
     } catch (error) {
@@ -79,17 +79,25 @@ export default class Explore extends Page {
   }
 
   /** Show the pickers as the text has it. */
-  async describe() {
+  describe() {
     const found = metricOf(this.editor.value, this.streams);
-    if (found && this.described?.stream !== found.stream.stream) {
-      this.described = found.stream;
-      this.described = await stream(found.stream.stream).catch(() => found.stream);
-    }
+    if (found && this.described?.stream !== found.stream.stream) this.described = found.stream;
     show(this.whose, tenantPicker(this.described, this.tenant, (tenant) => {
       this.tenant = tenant;
       void this.ask();
     }));
     this.pickers(found);
+  }
+
+  /** Ask for the values of attributes, which only suggestions need, and suggest again once they are known. */
+  learn() {
+    const known = this.described;
+    if (!known || known.attributes !== undefined) return;
+    stream(known.stream).then((said) => {
+      if (this.described !== known) return;
+      this.described = said;
+      this.editor.suggestAgain();
+    }, () => {}); // there are fewer suggestions
   }
 
   /** @param {{stream: any, metric: any} | null} found */
@@ -134,17 +142,17 @@ export default class Explore extends Page {
     const q = this.editor.value.trim();
     if (!q) return;
     this.editor.unmark();
-    await this.describe();
+    this.describe();
     this.result.classList.add("busy");
     try {
-      const said = await post("/v1/query", { query: q, ...this.params, ...(this.asOf ? { as_of: this.asOf } : {}) }, this.signal);
-      const current = this.asOf ? await post("/v1/query", { query: q, ...this.params }, this.signal) : null;
+      const now = { query: q, ...this.params };
+      const [said, current] = await Promise.all([post("/v1/query", { ...now, ...(this.asOf ? { as_of: this.asOf } : {}) }, this.signal), this.asOf ? post("/v1/query", now, this.signal) : null]);
       if (turn !== this.asked || this.signal.aborted) return;
       note(["explore"], { q, tenant: this.tenant, as_of: this.asOf, chart: this.kind });
-      const metric = metricOf(q, this.streams)?.metric ?? null;
+      const metric = metricIn(q, this.streams);
       this.answer = said.rows ? new Answer(said, metric, q) : null;
       this.current = current ? new Answer(current, metric, q) : null;
-      if (this.answer) this.showAnswer(this.answer);
+      if (this.answer) await this.showAnswer(this.answer);
       else show(this.result, h("section", { class: "panel" }, h("pre", { class: "payload", tabindex: "0" }, JSON.stringify(said, null, 2))));
     } catch (error) {
       if (turn !== this.asked || this.signal.aborted) return;
@@ -158,14 +166,15 @@ export default class Explore extends Page {
   }
 
   /** @param {Answer} answer */
-  showAnswer(answer) {
+  async showAnswer(answer) {
     const kinds = answer.kinds();
     if (!this.kind || !kinds.includes(this.kind)) this.kind = kinds[0];
     if (!answer.values.includes(this.value)) this.value = answer.values[0];
+    const numbers = await this.numbers(answer);
     this.draw(answer);
     show(this.result,
       h("section", { class: "panel stack", "aria-label": "Answer" }, this.tools(answer, kinds), this.figure, said(answer), ...completenessNotes(answer.said.completeness)),
-      this.travel, h("section", { class: "panel stack", "aria-label": "Numbers" }, this.numbers(answer)));
+      this.travel, h("section", { class: "panel stack", "aria-label": "Numbers" }, numbers));
     const key = JSON.stringify([answer.said.stream, answer.said.span]);
     if (this.stops !== key) {
       this.stops = key;
@@ -175,7 +184,7 @@ export default class Explore extends Page {
 
   /** @param {Answer} answer @param {Kind[]} kinds */
   tools(answer, kinds) {
-    const again = () => this.showAnswer(answer);
+    const again = () => void this.showAnswer(answer);
     const failed = h("span", { class: "bad small", role: "alert" });
     return h("div", { class: "row" },
       h("div", { class: "seg", role: "group", "aria-label": "Chart" }, kinds.map((kind) => h("button", { type: "button", "aria-pressed": String(kind === this.kind), onclick: () => {
@@ -246,24 +255,24 @@ export default class Explore extends Page {
   /** @param {Answer} answer @param {any} row */
   cellHref(answer, row) {
     const cell = answer.cell(row);
-    const group = answer.groups.length ? JSON.stringify(answer.groupOf(row)) : "";
+    const names = answer.namesOf(row);
+    const group = Object.keys(names).length ? JSON.stringify(names) : "";
     return hrefTo(["cell"], { q: answer.q, start: cell?.start, group, tenant: this.tenant, as_of: this.asOf });
   }
 
-  /** @param {Answer} answer */
-  numbers(answer) {
-    const shown = answer.rows.slice(0, ROWS);
+  /** Every number is a link to its events. @param {Answer} answer */
+  async numbers(answer) {
     const isValue = (/** @type {string} */ name) => answer.values.includes(name);
-    return [
-      h("div", { class: "panel-head" }, h("h2", null, "Numbers"), h("span", { class: "note" }, `${format.count(answer.rows.length)} rows`, answer.rows.length > ROWS ? `, the first ${ROWS} are shown` : "")),
-      scroller("All numbers", "wide tall", h("table", null, h("caption", { class: "hidden" }, "The rows of the answer"),
-        h("thead", null, h("tr", null, answer.columns.map((name) => h("th", { scope: "col", class: isValue(name) ? "num" : null }, name)))),
-        h("tbody", null, shown.map((row) => h("tr", null, answer.columns.map((name) => {
-          const text = name === "bucket" ? format.instant(row[name]) : format.value(row[name]);
-          if (!isValue(name)) return h("td", { class: "nowrap" }, text);
-          return h("td", { class: "num" }, row[name] === null || !answer.traceable ? text : h("a", { href: this.cellHref(answer, row) }, text));
-        })))))),
-    ];
+    const columns = answer.columns.map((name) => /** @type {[string, string]} */ ([name, isValue(name) ? "num" : "nowrap"]));
+    const cell = (/** @type {any} */ row, /** @type {string} */ name) => {
+      const text = name === "bucket" ? format.instant(row[name]) : format.value(row[name]);
+      return isValue(name) && row[name] !== null && answer.traceable ? h("a", { href: this.cellHref(answer, row) }, text) : text;
+    };
+    const shown = await pages(async (cursor) => {
+      const [from, to] = [Number(cursor), Number(cursor) + ROWS];
+      return { rows: answer.rows.slice(from, to).map((row) => tableRow(columns, answer.columns.map((name) => cell(row, name)))), cursor: to < answer.rows.length ? String(to) : null };
+    }, (rows) => rowTable("The rows of the answer", columns, rows, { tall: true }), "There are none.");
+    return [h("div", { class: "panel-head" }, h("h2", null, "Numbers"), h("span", { class: "note" }, `${format.count(answer.rows.length)} rows`)), ...shown];
   }
 
   // -- time travel

@@ -5,7 +5,12 @@ import { Page, h, show, words } from "../lib/dom.js";
 import * as format from "../lib/format.js";
 import { chip, facts, hrefTo, loading, pageHead, problemBox } from "../lib/parts.js";
 
-const OUTCOMES = ["accepted", "duplicate", "conflict", "rejected"];
+const OUTCOMES = ["accepted", "duplicate", "conflict", "rejected", "late"];
+/** What a slice is stacked of: each of its records once. @type {Array<[string, string, (counts: any) => number]>} */
+const STACKED = [
+  ["accepted in time", "accepted", (counts) => Number(counts.accepted) - Number(counts.late)], ["accepted late", "late", (counts) => Number(counts.late)],
+  ...["duplicate", "conflict", "rejected"].map((name) => /** @type {[string, string, (counts: any) => number]} */ ([name, name, (counts) => Number(counts[name])])),
+];
 const SLICES = 60; // of the chart: the newest
 const FEW = 20; // places of the chart, be there fewer slices
 const SAMPLES = 600; // of the rate
@@ -100,17 +105,17 @@ class StreamPanel {
     const wrong = (one.problems ?? []).length > 0;
     show(this.state, chip(wrong ? "failed" : "built", wrong ? "needs attention" : "healthy"));
     show(this.body, numbers(one));
-    if (!one.outcomes) {
-      this.charts.remove();
-      return;
-    }
     this.samples.push({ at: now, rate: Number(one.rate?.per_second ?? 0) });
     if (this.samples.length > SAMPLES) this.samples.shift();
     if (this.rate) this.rate.spec = rateSpec(this.name, this.samples);
     const counted = JSON.stringify([one.outcomes, one.slices]);
     if (counted === this.counted) return;
     this.counted = counted;
-    void this.newest();
+    if (!one.not_known) void this.newest();
+    else if (!this.rate) {
+      this.rate = chart(rateSpec(this.name, this.samples), "low");
+      show(this.charts, h("div", null, h("h3", { class: "soft" }, "Accepted events per second, of yours"), this.rate));
+    }
   }
 
   /** The outcomes of the newest slices. */
@@ -140,7 +145,7 @@ function sliceSpec(stream, slices) {
   return {
     kind: "stack", label: `Outcomes of the newest slices of ${stream}`, height: 160,
     names: [...blank, ...slices.map((one) => `${one.name || format.short(one.id)} · ${format.instant(one.arrival)} · ${one.seq ?? one.id}`)],
-    series: OUTCOMES.map((name) => ({ name, colour: name, values: [...none, ...slices.map((one) => Number(one.counts[name]))], texts: [...blank, ...slices.map((one) => format.count(one.counts[name]))] })),
+    series: STACKED.map(([name, colour, of]) => ({ name, colour, values: [...none, ...slices.map((one) => of(one.counts))], texts: [...blank, ...slices.map((one) => format.count(of(one.counts)))] })),
   };
 }
 
@@ -164,15 +169,16 @@ function numbers(one) {
       slices ? ["Slices pending", format.count(slices.pending)] : null,
       windows ? ["Windows queued", format.count((windows.queued ?? 0) + (windows.building ?? 0))] : null,
     ], true),
-    outcomes ? h("div", { class: "row" }, [...OUTCOMES, "late"].map((name) => h("a", { class: `key dot-${name}`, href: outcomeHref(one.stream, name) }, `${format.count(outcomes[name])} ${name}`))) : null,
+    outcomes ? h("div", { class: "row" }, OUTCOMES.filter((name) => outcomes[name] !== undefined).map((name) => h("a", { class: `key dot-${name}`, href: outcomeHref(one.stream, name) }, `${format.count(outcomes[name])} ${name}`))) : null,
     facts([
-      ["Watermark", format.instant(one.watermark)],
+      ["Watermark", h("span", { title: one.watermark ?? "" }, format.instant(one.watermark?.replace(/\.\d+Z$/, "Z")))],
       one.newest_arrival !== undefined ? ["Newest arrival", format.instant(one.newest_arrival?.replace(/\.\d+Z$/, "Z"))] : null,
       one.freshness ? ["Rollups up to", format.instant(one.freshness.rollups)] : null,
       one.freshness?.datasets ? ["Datasets up to", format.instant(one.freshness.datasets)] : null,
       slices?.failed ? ["Slices failed", h("span", { class: "bad" }, format.count(slices.failed))] : null,
       windows?.failed ? ["Windows failed", h("span", { class: "bad" }, format.count(windows.failed))] : null,
     ]),
+    one.not_known ? h("p", { class: "soft small" }, "These are your own events. Duplicates, late events, slices and windows are counted for all tenants of this stream together, and are not shown to one.") : null,
   ];
 }
 

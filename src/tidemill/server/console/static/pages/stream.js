@@ -5,6 +5,7 @@ import * as format from "../lib/format.js";
 import { chip, confirmed, facts, goTo, hrefTo, into, pageHead, pages, panel, problemBox, rowTable, sliceLink, streamOf, streamPicker, table, tableRow } from "../lib/parts.js";
 import { note } from "../lib/routes.js";
 import { TmTimeline } from "../lib/timeline.js";
+import { firstQuery } from "../lib/words.js";
 
 const STATES = ["waiting", "ready", "queued", "building", "built", "final", "failed"];
 
@@ -108,7 +109,7 @@ export default class Stream extends Page {
         ]),
         one.members ? h("div", { class: "stack" }, h("h3", null, `Slices (${one.members.length})`), this.members(one)) : null),
       one.revisions ? panel("Revisions", one.revisions.length > 1 ? "no file is ever changed: what came later is beside what was handed on before" : "",
-        h("div", { class: "stack" }, one.revisions.length ? this.revisions(one, changes) : h("p", { class: "empty" }, "Not built yet."), changes)) : null,
+        h("div", { class: "stack" }, one.revisions.length ? this.revisions(one, changes) : h("p", { class: "empty" }, "Not built yet."), one.revisions.length > 1 && one.members ? await this.travel(one, changes) : null, changes)) : null,
     ];
   }
 
@@ -182,6 +183,28 @@ export default class Stream extends Page {
     return table("Revisions", ["Revision", ["Rows", "num"], ["Size", "num"], ["Slices", "num"], "Made of", "", ""], rows);
   }
 
+  /** A slider over the arrivals that made the revisions. @param {any} one @param {HTMLElement} changes */
+  async travel(one, changes) {
+    const where = path`/v1/streams/${this.name}/windows/${one.start}`;
+    const ask = async (/** @type {string} */ at) => (await get(where, { as_of: at }, this.signal)).as_of;
+    const stops = (await ask(new Date().toISOString())).revisions;
+    const out = h("div", { role: "status", class: "stack" });
+    const range = h("input", { type: "range", min: "0", max: String(stops.length - 1), value: String(stops.length - 1), "aria-label": "As of which arrival", oninput: () => say(), onchange: () => void into(out, this.signal, tell) });
+    const stop = () => stops[Number(range.value)];
+    const say = () => range.setAttribute("aria-valuetext", `revision ${stop().revision}, as of ${stop().since}`);
+    const tell = async () => {
+      const then = await ask(stop().since);
+      const newest = stops[stops.length - 1].revision;
+      const back = then.reaches_back_to ? ` Revisions that are kept reach back to ${format.instant(then.reaches_back_to)}.` : " All revisions are kept.";
+      return h("div", { class: "row" }, h("strong", null, `As of ${format.instant(then.at)}: r${then.revision}`), h("span", { class: "soft" }, `${format.count(then.rows)} rows. ${then.changed ? `${format.count(then.slices_after.length)} ${then.slices_after.length === 1 ? "slice has" : "slices have"} come since.` : "It is still the same."}${back}`), h("span", { class: "grow" }),
+        then.changed ? h("button", { type: "button", class: "quiet", onclick: () => void into(changes, this.signal, () => this.changes(one, then.revision, newest)) }, `What changed until r${newest}`) : null,
+        h("button", { type: "button", class: "quiet", onclick: () => void download(path`/v1/streams/${this.name}/datasets/${one.start}`, { as_of: then.at }, "dataset.arrow") }, "Download"));
+    };
+    say();
+    await into(out, this.signal, tell);
+    return h("div", { class: "stack", role: "group", "aria-label": "Time travel" }, h("h3", null, "What was it at an earlier arrival?"), range, out);
+  }
+
   /** @param {any} one @param {number} from @param {number} to */
   async changes(one, from, to) {
     const where = path`/v1/streams/${this.name}/windows/${one.start}/revisions`;
@@ -234,11 +257,4 @@ const STATE_WORDS = {
   ready: "It may be built: the next round queues it.", queued: "It waits for a builder.", building: "A builder has it.",
   built: "Its dataset is current.", final: "Nothing that arrives changes it any more.",
 };
-
-/** @param {string} stream @param {any} metric */
-export function firstQuery(stream, metric) {
-  const value = metric.kind === "state" ? "states" : metric.values[0];
-  const group = metric.kind === "state" ? " GROUP BY state" : metric.dimensions.length ? ` GROUP BY ${metric.dimensions[0]}` : "";
-  return `SELECT ${value} FROM ${metric.metric === stream ? stream : `${stream}.${metric.metric}`} INTERVAL 1h${group}`;
-}
 

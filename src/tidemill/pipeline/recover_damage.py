@@ -1,0 +1,179 @@
+"""Damage that `recover` meets while there is no state yet: files are set aside and left out of their tables,
+so that the rounds that follow make again what they held. What cannot be made again is listed; nothing stops.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tidemill.ingest.retractions import RetractionLog, sent_back
+from tidemill.model.damage import Damage, FileKind
+from tidemill.model.errors import DamageError, StorageError
+from tidemill.model.slices import SliceStatus
+from tidemill.pipeline.recover_losses import lost_with
+from tidemill.pipeline.repair import kind_of, set_aside
+from tidemill.raw.batch_removal import remove_batches
+from tidemill.raw.retract import finish_retractions
+from tidemill.raw.send_back import lost_batches
+from tidemill.raw.standins import batch_of, is_expired_tombstone
+from tidemill.storage import layout
+from tidemill.storage.tables import log_copies
+from tidemill.storage.tables.table import Table
+
+if TYPE_CHECKING:
+    from tidemill.pipeline.workers import Workers
+
+log = logging.getLogger(__name__)
+
+Done = TypeVar("Done")
+_OF_TABLES: Final = (FileKind.ROLLUP, FileKind.INDEX, FileKind.CHAIN, FileKind.RESULT)
+_ALONE: Final = (  # made again when they are next needed
+    FileKind.DATASET,
+    FileKind.EMPTY_DATASETS,
+    FileKind.OBSERVATIONS,
+    FileKind.ADMITTED_KEYS,
+    FileKind.OPEN_WINDOWS,
+    FileKind.ACCEPTED_IDS,
+)
+
+
+class OutdatedLedgerError(Exception):
+    """Batches left raw after their slices were entered in the new state as accepted."""
+
+
+class Mending:
+    """Of one recovery, which may begin again."""
+
+    def __init__(self, workers: Workers, before: Mending | None = None) -> None:
+        self._workers = workers
+        self.set_aside: dict[str, str] = {} if before is None else before.set_aside  # file -> its new place
+        self._left: list[Damage] = [] if before is None else before._left
+        self._undone: set[str] = set() if before is None else before._undone  # streams that lost batches
+        self.has_ledger = False  # whether the new state knows which slices are accepted
+
+    @property
+    def left(self) -> list[Damage]:
+        """What could not be recovered."""
+        return list(dict.fromkeys(self._left))
+
+    def leave(self, damages: Iterable[Damage]) -> None:
+        self._left += damages
+
+    def attempt(self, stream: str, work: Callable[[], Done]) -> Done | None:
+        """What the work gives. Each damaged file that it meets is set aside, and it begins again; None when
+        it meets one that cannot be made again."""
+        while True:
+            try:
+                return work()
+            except StorageError as error:
+                file = self._file(error)
+                if file is None:
+                    raise
+                damage = Damage(file, kind_of(file) or FileKind.STATE, stream, error.message)
+                if file in self.set_aside or not self._mend(damage):
+                    log.error("cannot be recovered: %s", error, extra={"stream": stream, "file": file})
+                    self.leave([damage])
+                    return None
+
+    def _file(self, error: StorageError) -> str | None:
+        """The damaged file that an error names, relative to the warehouse; None: it is not about one."""
+        path, root = Path(error.where), self._workers.root
+        file = path.relative_to(root).as_posix() if path.is_relative_to(root) else error.where
+        is_damage = isinstance(error, DamageError) or kind_of(file or ".") is FileKind.DATASET
+        return file if error.where and is_damage else None
+
+    def _mend(self, damage: Damage) -> bool:
+        root, now = self._workers.root, self._workers.warehouse.clock()
+        path = root / damage.file
+        if damage.kind is FileKind.TABLE_LOG:
+            if not log_copies.is_kept(path.parent.parent, path.name):
+                return False
+            self.set_aside[damage.file] = set_aside(root, damage, now)
+            log_copies.put_back(path.parent.parent, path.name)
+        elif damage.kind in (FileKind.RAW, FileKind.QUARANTINE):
+            if not self._undo(damage, now):
+                return False
+        elif damage.kind in _OF_TABLES:
+            self._record_losses(damage, now)
+            self.set_aside[damage.file] = set_aside(root, damage, now)
+            self._leave_out(damage, now)
+        elif damage.kind in _ALONE:
+            self.set_aside[damage.file] = set_aside(root, damage, now)
+        else:
+            return False
+        self._workers.forget(damage.stream)
+        return True
+
+    def _record_losses(self, damage: Damage, now: int) -> None:
+        """Where raw is gone nothing makes again what the part held: answers say so from now on. There is no
+        state to ask which tiles those are, so that all of its span counts as lost."""
+        lost = lost_with(self._workers.warehouse, damage, now)
+        self._workers.warehouse.expiries.append(lost)
+        if lost:
+            reason = f"{damage.reason}; what it held of {lost[0].span} cannot be made again"
+            self.leave([replace(damage, reason=reason)])
+
+    def _leave_out(self, damage: Damage, now: int) -> None:
+        root = self._workers.root
+        folder = Path(*Path(damage.file).parts[: 3 if damage.kind is FileKind.RESULT else 2])
+        table = Table.existing(root / folder)
+        if table is not None:
+            parts = layout.in_table(root / folder, root, [damage.file])
+            whole = damage.kind is FileKind.CHAIN  # they say together what they are made of
+            table.leave_out([one.path for one in table.snapshot().parts] if whole else parts, now)
+
+    def _undo(self, damage: Damage, now: int) -> bool:
+        """All batches with rows in the part leave raw and quarantine: their slices are decided again. Raises
+        OutdatedLedgerError if the new state has them as accepted."""
+        root, stream = self._workers.root, damage.stream
+        tables = [Table.existing(layout.table(root, kind, stream)) for kind in ("raw", "quarantine")]
+        raw, quarantine = tables
+        if raw is None:
+            return False
+        of_raw = layout.in_table(raw.root, root, [damage.file])
+        known = {} if quarantine is None else quarantine.snapshot().by_path
+        named = layout.in_table(layout.quarantine(root, stream), root, [damage.file])
+        batches = {batch for path in named if path in known and (batch := batch_of(known[path]))}
+        if of_raw:
+            parts = raw.snapshot().by_path
+            if any(is_expired_tombstone(parts[path]) for path in of_raw if path in parts):
+                return False
+            batches |= self._lost(raw, set(of_raw))
+        self.set_aside[damage.file] = set_aside(root, damage, now)
+        for table in tables:
+            if table is not None:
+                info = {"sent_back": damage.file}
+                remove_batches(table, batches, info, now, self._workers.warehouse.engine, missing=True)
+        self._undone.add(stream)
+        if self.has_ledger:
+            raise OutdatedLedgerError
+        return True
+
+    def _lost(self, raw: Table, damaged: set[str]) -> set[str]:
+        """Whatever else is damaged beside it is met, too."""
+        while True:
+            try:
+                return lost_batches(raw, damaged)
+            except DamageError as error:
+                more = layout.in_table(raw.root, self._workers.root, [error.where]) - damaged
+                if not more:
+                    raise
+                damaged |= more
+
+    def finish(self) -> None:
+        """Slices that were decided before others that still are go back to the gate: as after a retraction,
+        they meet the watermark of their place in the ledger."""
+        state = self._workers.state
+        for stream in sorted(self._undone):
+            entries = state.slices(stream)
+            last = max((e.seq for e in entries if e.status is SliceStatus.ACCEPTED), default=0)
+            again = [e for e in entries if e.status is SliceStatus.PENDING and e.seq < last]
+            if again:
+                now = self._workers.warehouse.clock()
+                line = sent_back(stream, "raw was damaged when the state was recovered", now, (), again)
+                RetractionLog(self._workers.root).append(state, line)
+                finish_retractions(self._workers.warehouse, self._workers.acceptor, stream)

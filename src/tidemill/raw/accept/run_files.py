@@ -1,0 +1,167 @@
+"""The file of a run of accepted ids: keys that are searched in place, and compressed blocks of the rest.
+
+An Arrow file sorted by `high`, the first half of the hashed key. Beside it is the hash of the content; the
+text of the id and where the event came from, which only a hit needs, are in blocks of `BLOCK` rows. Files of
+earlier versions have a column for each of them, and stay readable.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidemill.formats.arrays import Bytes, Ints, Offsets, Words
+from tidemill.formats.arrow import one, string_buffers
+from tidemill.storage.checksums import read_arrow, write_arrow
+
+BLOCK: Final = 4096  # rows
+_LEVEL: Final = 1
+_SIZE: Final = struct.Struct("<II")  # before each block: its rows, and how many bytes it unpacks to
+_BLOCKS: Final = pa.run_end_encoded(pa.int32(), pa.large_binary())
+_PIECES: Final = b"tidemill.pieces"
+_T = TypeVar("_T", bound=np.generic)
+_NONE: Final[Ints] = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """Of some rows of a run: which event it is, and where it came from."""
+
+    seq: Ints  # of the slice in the ledger
+    line: Ints
+    key: pa.BinaryArray  # tenant NUL event_id
+
+
+@dataclass(frozen=True, slots=True)
+class IdRun:
+    """Rows of a run, by ascending `high`; memory-mapped."""
+
+    high: Words
+    content: Words
+    first: int  # of the rows of the file
+    file: pa.Table
+
+    def within(self, low: int, high: int) -> IdRun:
+        """The rows whose key lies in a range: low <= `high` < high. No copy is made."""
+        begin = int(np.searchsorted(self.high, np.uint64(low)))
+        end = int(np.searchsorted(self.high, np.uint64(high - 1), side="right"))
+        return IdRun(self.high[begin:end], self.content[begin:end], self.first + begin, self.file)
+
+    def origins(self, rows: Ints) -> Origins:
+        """Of rows given in ascending order."""
+        at = rows + self.first
+        if "key" in self.file.schema.names:
+            found = self.file.select(["seq", "line", "key"]).take(pa.array(at))
+            seq, line = (one(found.column(name)).to_numpy() for name in ("seq", "line"))
+            return Origins(seq, line, one(found.column("key")))
+        found = [_unpack(block, at[low:high] % BLOCK) for block, low, high in self._blocks(at)]
+        return Origins(
+            np.concatenate([_NONE, *(each.seq for each in found)]),
+            np.concatenate([_NONE, *(each.line for each in found)]),
+            pa.concat_arrays([pa.array([], pa.binary()), *(each.key for each in found)]),
+        )
+
+    def _blocks(self, at: Ints) -> Iterator[tuple[pa.Buffer, int, int]]:
+        """The blocks that rows are in, each with the stretch of `at` that is in it."""
+        if not at.size:
+            return
+        blocks = one(self.file.column("rest")).values
+        numbers = at // BLOCK
+        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), at.size]
+        for low, high in itertools.pairwise(starts):
+            yield blocks[int(numbers[low])].as_buffer(), low, high
+
+    def table(self) -> pa.Table:
+        """All rows, as `write_run` takes them."""
+        found = self.origins(np.arange(self.high.size))
+        columns = {"high": self.high, "content": self.content, "seq": found.seq, "line": found.line}
+        return pa.table({**columns, "key": found.key})
+
+
+def write_run(path: Path, rows: pa.Table, pieces: Sequence[str]) -> None:
+    """Write rows that are sorted by `high`, with `content`, `seq`, `line` and `key`, and sync the file; a run
+    is named in the state only after that."""
+    seq, line = (one(rows.column(name)).to_numpy() for name in ("seq", "line"))
+    offsets, data = string_buffers(one(rows.column("key")))
+    ends = [*range(BLOCK, rows.num_rows, BLOCK), rows.num_rows] if rows.num_rows else []
+    blocks = [
+        _pack(seq[first:end], line[first:end], offsets[first : end + 1], data)
+        for first, end in zip([0, *ends], ends, strict=False)
+    ]
+    rest = pa.RunEndEncodedArray.from_arrays(
+        pa.array(ends, pa.int32()), pa.array(blocks, pa.large_binary()), _BLOCKS
+    )
+    table = pa.table({"high": rows.column("high"), "content": rows.column("content"), "rest": rest})
+    write_arrow(path, table.replace_schema_metadata({_PIECES: json.dumps(sorted(pieces)).encode()}))
+
+
+def read_run(path: Path | str) -> IdRun:
+    """FileNotFoundError when it is not there, DamageError when it is not what was written."""
+    file = read_arrow(path)
+    high, content = (one(file.column(name)).to_numpy() for name in ("high", "content"))
+    return IdRun(high, content, 0, file)
+
+
+def pieces_of(path: Path) -> list[str]:
+    """The pieces (one for each batch and unit of the gate) that a run holds."""
+    metadata = read_arrow(path).schema.metadata or {}
+    pieces: list[str] = json.loads(metadata.get(_PIECES, b"[]"))
+    return pieces
+
+
+# -- blocks
+
+
+def _pack(seq: Ints, line: Ints, offsets: Offsets, data: Bytes) -> bytes:
+    """Equal places of all values lie side by side: most of them hardly differ, and are packed to nothing."""
+    lengths = np.diff(offsets).astype(np.uint32)
+    text = data[int(offsets[0]) : int(offsets[-1])]
+    if _is_grid(lengths):
+        text = np.ascontiguousarray(text.reshape(lengths.size, -1).T)
+    content = b"".join([_planes(seq), _planes(line), _planes(lengths), text.tobytes()])
+    packed: bytes = pa.Codec("zstd", _LEVEL).compress(content, asbytes=True)
+    return _SIZE.pack(lengths.size, len(content)) + packed
+
+
+def _unpack(block: pa.Buffer, wanted: Ints) -> Origins:
+    """Some rows of a block. A hit wants one of thousands: the others stay as they lie."""
+    rows, size = _SIZE.unpack(block[: _SIZE.size].to_pybytes())
+    content = np.frombuffer(pa.Codec("zstd").decompress(block[_SIZE.size :], size), np.uint8)
+    seq, line = content[: 16 * rows].reshape(2, 8, rows)
+    lengths, text = content[16 * rows : 20 * rows].reshape(4, rows), content[20 * rows :]
+    found = wanted.size
+    if _is_grid(_values(lengths, np.uint32)):
+        text = np.ascontiguousarray(text.reshape(-1, rows)[:, wanted].T).reshape(-1)
+        offsets = np.arange(found + 1, dtype=np.int32) * np.int32(text.size // max(1, found))
+        key = pa.Array.from_buffers(pa.binary(), found, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    else:
+        offsets = np.zeros(rows + 1, np.int32)
+        np.cumsum(_values(lengths, np.uint32), out=offsets[1:])
+        whole = pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+        key = whole.take(pa.array(wanted))
+    return Origins(_values(seq[:, wanted], np.int64), _values(line[:, wanted], np.int64), key)
+
+
+def _is_grid(lengths: NDArray[np.uint32]) -> bool:
+    """Whether all texts have one length."""
+    return bool(lengths.size and lengths[0] and (lengths == lengths[0]).all())
+
+
+def _planes(values: NDArray[np.generic]) -> bytes:
+    """The first bytes of all values, then their second ones, and so on."""
+    lanes = np.ascontiguousarray(values).view(np.uint8).reshape(values.size, values.itemsize)
+    return lanes.T.tobytes()
+
+
+def _values(planes: Bytes, kind: type[_T]) -> NDArray[_T]:
+    """A row of `planes` has one byte of each value."""
+    return np.ascontiguousarray(planes.T).reshape(-1).view(kind)

@@ -1,0 +1,138 @@
+"""One event followed over HTTP: from its id to all that became of it.
+
+It only looks. A tenant finds its own events alone, and hears nothing that counts the events of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from tidemill.model.errors import NotFoundError
+from tidemill.pipeline.documents import trace as plain
+from tidemill.server.problems import responses
+from tidemill.server.read_shapes import END, SLICE, START, shown
+from tidemill.server.reader_threads import Reader, Readers
+from tidemill.server.service import may_know
+from tidemill.server.tenancy import NOT_OF_ROW, shares, tenant_for
+
+if TYPE_CHECKING:
+    from tidemill.pipeline.documents.shapes import Document
+    from tidemill.server.access.grants import Principal
+
+_NOT_OF_TRACE: Final = frozenset({"searched"})  # how much others have sent
+_NOT_OF_ARRIVAL: Final = NOT_OF_ROW | {"name", "source", "landings"}  # what others call what they send
+_NOT_OF_REVISION: Final = frozenset({"rows", "hash"})
+_NOT_OF_TILE: Final = frozenset({"hash", "revision"})
+_TRACED: Final[Mapping[str, object]] = {
+    "stream": "requests",
+    "tenant": "acme",
+    "arrivals": [
+        {
+            "slice": SLICE,
+            "name": "hour-10.ndjson",
+            "line": 1,
+            "arrival": END,
+            "source": "file",
+            "status": "accepted",
+            "landings": 1,
+            "outcome": "accepted",
+            "reason": None,
+            "detail": None,
+        }
+    ],
+    "row": {"event_time": START, "tenant": "acme", "event_id": "7f0c1a", "late": False, "payload": {}},
+    "tiles": [{"metric": "hits", "level": "5s", "bucket": START, "state": "current"}],
+    "datasets": [{"start": START, "end": END, "state": "built", "revisions": []}],
+    "results": [],
+    "quarantine": [],
+    "searched": {"slices": 1, "of": 1, "bytes": 4711, "complete": True},
+}
+
+
+def router(readers: Readers) -> APIRouter:
+    routes = APIRouter(tags=["reading"])
+    routes.add_api_route(
+        "/v1/trace",
+        _TraceRoutes(readers).trace,
+        summary="What became of an event: arrivals, outcomes, its row, tiles, datasets and results",
+        operation_id="get_trace",
+        response_class=Response,
+        responses={
+            200: shown(
+                "For each stream and tenant that knows the id", {"event_id": "7f0c1a", "streams": [_TRACED]}
+            ),
+            **responses(404),
+        },
+    )
+    return routes
+
+
+class _TraceRoutes:
+    def __init__(self, readers: Readers) -> None:
+        self._readers = readers
+        self._mill = readers.mill
+
+    async def trace(
+        self,
+        who: Reader,
+        id: Annotated[str, Query(min_length=1, max_length=2_000, description="of the event")],
+        stream: Annotated[str | None, Query(max_length=100, description="by default all streams")] = None,
+        tenant: Annotated[
+            str | None, Query(max_length=256, description="an operator may name one; else all")
+        ] = None,
+    ) -> Response:
+        whose = tenant_for(who, tenant)
+        if stream is not None:
+            self._readers.stream(stream, who)
+        return await self._readers.answer(lambda: self._traced(who, id, stream, whose))
+
+    def _traced(self, who: Principal, event_id: str, stream: str | None, tenant: str | None) -> Document:
+        streams = self._mill.project.streams
+        known = [one.name for one in streams.values() if may_know(one, who.tenant)]
+        found = []
+        for name in [stream] if stream is not None else known:
+            try:
+                found += self._mill.trace(event_id, stream=name, tenant=tenant)
+            except NotFoundError:
+                continue
+        if not found:
+            raise NotFoundError(
+                f"no event has the id {event_id[:100]!r}",
+                hint=f"streams that were searched: {stream or ', '.join(known) or 'none'}",
+            )
+        said = plain.trace(event_id, found)
+        listed = said["streams"]
+        assert isinstance(listed, list)
+        return {**said, "streams": [self._visible(one, who) for one in listed]}
+
+    def _visible(self, said: Document, who: Principal) -> Document:
+        declared = self._mill.project.streams[str(said["stream"])]
+        if not shares(declared, who):
+            return said
+        row = said["row"]
+        return {
+            **{name: value for name, value in said.items() if name not in _NOT_OF_TRACE},
+            "arrivals": _each(said["arrivals"], _NOT_OF_ARRIVAL),
+            "row": _without(row, NOT_OF_ROW | {"watermark", "late"}) if isinstance(row, Mapping) else None,
+            "tiles": _each(said["tiles"], _NOT_OF_TILE),
+            "datasets": _with_revisions(said["datasets"], _NOT_OF_REVISION),
+            "quarantine": _each(said["quarantine"], NOT_OF_ROW),
+        }
+
+
+def _without(said: Document, left_out: frozenset[str]) -> Document:
+    return {name: value for name, value in said.items() if name not in left_out}
+
+
+def _each(listed: object, left_out: frozenset[str]) -> list[Document]:
+    assert isinstance(listed, list), listed
+    return [_without(one, left_out) for one in listed]
+
+
+def _with_revisions(listed: object, left_out: frozenset[str]) -> list[Document]:
+    assert isinstance(listed, list), listed
+    return [{**one, "revisions": _each(one["revisions"], left_out)} for one in listed]

@@ -1,0 +1,220 @@
+"""Work on streams under leases: processes share the streams, and one that was replaced commits nothing.
+
+A lease is a row of the state. Whoever holds one may commit; whoever finds one whose holder died or did not
+renew it takes it over. Every commit of a table and every act of the state that is made inside `sharing` or
+`working` is refused once a lease was taken over.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidemill.model.errors import BusyError, LeaseLostError, TidemillError
+from tidemill.model.time import SECOND, format_duration
+from tidemill.storage import layout
+from tidemill.storage.bucket_path import BucketPath
+from tidemill.storage.holders import HolderFile, is_alive, is_of_this_host, new_holder, owner_of
+from tidemill.storage.locks import exclusive, shared
+
+if TYPE_CHECKING:
+    from tidemill.storage.state.lease_rules import Granted
+    from tidemill.storage.state.protocol import StreamLeases
+
+# Imports inside functions keep start-up short: the log of a table is needed only when a stream is taken over.
+
+log = logging.getLogger(__name__)
+
+LANDING_JOB, EVENTS_JOB, SCRUB_JOB = "@landings", "@events", "@scrub"  # of a round, for one process at a time
+JOBS: Final = (LANDING_JOB, EVENTS_JOB, SCRUB_JOB)
+RENEWALS: Final = 3  # how often a lease is renewed before it would end
+STEP: Final = 0.05  # seconds between two looks at leases that others hold
+
+
+class HeldLeases:
+    """The leases of one piece of work, renewed until `close`. One thread takes and checks them."""
+
+    def __init__(self, warehouse: Path, state: StreamLeases, length: int) -> None:
+        """`length` is in microseconds."""
+        self.state = state
+        self._warehouse = warehouse
+        self._length = length
+        name = new_holder(warehouse)
+        self._file = HolderFile(warehouse, name)
+        self.holder: Final = owner_of(name, 0)
+        self.numbers: dict[str, int] = {}  # of the leases that were taken, by name
+        self._done = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    # -- taking
+
+    def take(self, *names: str) -> bool:
+        """Whether they are all ours now; False when another process holds one of them. What a holder that
+        was replaced has under way can no longer be committed when this returns."""
+        wanted = [name for name in names if name not in self.numbers]
+        if not wanted:
+            return True
+        self._file.open()  # first: a holder without a file counts as dead
+        before = self.state.lease_holders(wanted)
+        gone = frozenset(one for one in before if is_alive(self._warehouse, one) is False)
+        ended = frozenset(filter(self._has_ended, gone))
+        granted = self.state.take_leases(wanted, self.holder, self._length, gone, ended)
+        if granted.blocked_by:
+            return False
+        if self._renewing is None:
+            self._renewing = threading.Thread(target=self._renew, name="stream leases", daemon=True)
+            self._renewing.start()
+        self._shut_out(granted)
+        self.numbers |= {lease.name: lease.number for lease in granted.leases}
+        return True
+
+    def take_within(self, names: Collection[str], seconds: float) -> bool:
+        """The same; holders are waited for so long at most."""
+        for _ in range(1 + int(seconds / STEP)):
+            if self.take(*names):
+                return True
+            if seconds > 0:
+                self._done.wait(STEP)
+        return False
+
+    def _has_ended(self, holder: str) -> bool:
+        """Whether a dead holder has nothing under way: on the disk of the system that ran it. Requests to a
+        bucket, or of other systems, may still be."""
+        return is_of_this_host(holder) and not isinstance(self._warehouse, BucketPath)
+
+    def _shut_out(self, granted: Granted) -> None:
+        """Take the next version of every table that a holder before may be about to commit to: it then finds
+        its version taken, looks again, and is refused. Until that is done, the state knows that it is not."""
+        for name, holder in granted.left.items():
+            log.warning("took over %s from %s, which did not give it back", name, holder)
+        contested = [lease for lease in granted.leases if lease.contested]
+        for lease in contested:
+            if lease.name not in JOBS:
+                from tidemill.storage.tables.log import take_version
+
+                for table in layout.tables_of(self._warehouse, lease.name):
+                    take_version(table, lease.number)
+        if contested:
+            self.state.settle_leases(self.holder)
+
+    # -- checking
+
+    def check(self, file: Path) -> None:
+        """LeaseLostError if any lease was taken over; the stream that the file is of must be one of them."""
+        stream = file.relative_to(self._warehouse).parts[1]
+        assert stream in self.numbers, f"{stream} is worked on without a lease"
+        self.confirm()
+
+    def confirm(self) -> None:
+        """LeaseLostError if any lease was taken over."""
+        self.refuse(self.state.lost_leases(self.holder, self.numbers))
+
+    def refuse(self, lost: Collection[str]) -> None:
+        if lost:
+            streams = [name for name in lost if name not in JOBS] or lost
+            raise LeaseLostError(
+                f"another process has taken over {', '.join(streams)}: this one did not respond for longer"
+                f" than its lease of {format_duration(self._length)}; what it was doing was not committed",
+                hint="the next round goes on from what the other process has done; if this process was not "
+                "paused, raise engine.lease",
+            )
+
+    # -- ending
+
+    def close(self) -> None:
+        """Give the leases back. If the state cannot be reached, they end by themselves."""
+        is_holder = self._renewing is not None
+        self._stop()
+        if is_holder:
+            try:
+                self.state.release_leases(self.holder)
+            except TidemillError as error:
+                log.warning("leases could not be given back: %s", error)
+            self.numbers.clear()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """The state that has them is about to be replaced: nobody is to take them before it is gone."""
+        self._stop()
+        self.numbers.clear()
+        self.state.close()
+
+    def _stop(self) -> None:
+        self._done.set()
+        if self._renewing is not None:
+            self._renewing.join()
+            self._renewing = None
+
+    def _renew(self) -> None:
+        while not self._done.wait(self._length / RENEWALS / SECOND):
+            try:
+                self.state.renew_leases(self.holder)
+            except TidemillError as error:  # the next commit finds out whether they were lost
+                log.warning("leases could not be renewed: %s", error)
+
+
+# -- what the current thread works under
+
+_CURRENT: ContextVar[HeldLeases | None] = ContextVar("tidemill_leases", default=None)
+
+
+def current_leases() -> HeldLeases | None:
+    """Those that the current thread works under; None: what it does needs none."""
+    return _CURRENT.get()
+
+
+def check_commit(table: Path) -> None:
+    """LeaseLostError if a commit to this table must not be made any more. The caller must have read the
+    version that it commits on before, and must not commit on a later one without asking again."""
+    held = _CURRENT.get()
+    if held is not None:
+        held.check(table)
+
+
+@contextmanager
+def _under(held: HeldLeases) -> Iterator[HeldLeases]:
+    before = _CURRENT.set(held)
+    try:
+        yield held
+    finally:
+        _CURRENT.reset(before)
+        held.close()
+
+
+@contextmanager
+def sharing(warehouse: Path, state: StreamLeases, length: int) -> Iterator[HeldLeases]:
+    """Work beside other processes, on what the body takes leases of."""
+    with (
+        shared(layout.tick_lock(warehouse), "tick"),
+        _under(HeldLeases(warehouse, state, length)) as held,
+    ):
+        yield held
+
+
+@contextmanager
+def working(
+    warehouse: Path,
+    state: StreamLeases,
+    length: int,
+    streams: Collection[str],
+    act: str,
+    patience: float = 0.0,
+) -> Iterator[HeldLeases]:
+    """Work on all streams, alone; others are waited for so many seconds at most, or BusyError. Processes of
+    this machine wait for each other by a lock, which needs no looking."""
+    with (
+        exclusive(layout.tick_lock(warehouse), act, patience),
+        _under(HeldLeases(warehouse, state, length)) as held,
+    ):
+        if not held.take_within([*streams, *JOBS], patience):
+            raise BusyError(
+                f"another process is working on this warehouse; cannot {act} now",
+                where=str(warehouse),
+                hint="wait for it, or stop `tidemill run`",
+            )
+        yield held

@@ -1,0 +1,654 @@
+"""The state of a warehouse in SQL: every method is one transaction of a database, SQLite or PostgreSQL.
+
+It never holds a fact that the warehouse does not also hold, and never keeps one in memory: threads
+and processes may open the same database side by side.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from tidemill.model.damage import Damage, KnownDamage
+from tidemill.model.errors import InputError, StorageError
+from tidemill.model.gateway import Receipt
+from tidemill.model.levels import BASE, BaseTile, TileState
+from tidemill.model.slices import CountedAs, NewSlice, Reject, SliceEntry, SliceGlance, SliceStatus
+from tidemill.model.time import MAX_INSTANT, Interval
+from tidemill.model.windows import (
+    Build,
+    Dataset,
+    Evaluation,
+    Member,
+    MemberCounts,
+    OutboxEvent,
+    Phase,
+    Undecided,
+    Window,
+    WindowGlance,
+    WindowGroup,
+    WindowKey,
+)
+from tidemill.storage.layout import LANDINGS
+from tidemill.storage.leases import HeldLeases, current_leases
+from tidemill.storage.log_chain import LogHead
+from tidemill.storage.state import (
+    acts,
+    damage_acts,
+    glances,
+    lease_acts,
+    outbox_acts,
+    progress_acts,
+    queue_acts,
+    receipt_acts,
+    retract_acts,
+    retry_acts,
+    window_acts,
+)
+from tidemill.storage.state.acts import ENTRY, TILE
+from tidemill.storage.state.connection import EVERY, Connection, Database
+from tidemill.storage.state.dump import dump
+from tidemill.storage.state.lease_rules import Granted
+from tidemill.storage.state.protocol import (
+    NO_PROGRESS,
+    BatchRecord,
+    ClockState,
+    Progress,
+    Retraction,
+    TileBuild,
+)
+from tidemill.storage.state.rows import TOTALS, from_row
+
+LOGGED: Final = "('landings', 'retried')"  # what the landing log has lines of
+ALL_TIME: Final = (Interval(-(1 << 62), 1 << 62),)
+_WINDOWS_AT_ONCE: Final = 2000  # that are read in one transaction
+STALE: Final = f"level = '{BASE.name}' AND desired IS NOT hash"  # as the partial index says it, so it is used
+
+
+class SqlState:
+    """`State` on a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def enter(self, new: NewSlice) -> SliceEntry:
+        return self.enter_all([new])[0]
+
+    def enter_all(self, news: Sequence[NewSlice], head: LogHead | None = None) -> list[SliceEntry]:
+        with self._write() as db:
+            if head is not None:
+                damage_acts.set_head(db, LANDINGS, head)
+            return [acts.enter(db, new) for new in news]
+
+    def landings(self) -> int:
+        with self._read() as db:
+            total = db.execute(f"SELECT coalesce(sum(value), 0) FROM totals WHERE name IN {LOGGED}")
+            return int(total.fetchone()[0])
+
+    def slice(self, id_or_prefix: str) -> SliceEntry | None:
+        prefix = id_or_prefix.strip().lower()
+        if not prefix:
+            raise InputError("a slice is named by its id", hint="give the id, or the first characters of it")
+        with self._read() as db:
+            found = db.execute(
+                f"SELECT {ENTRY} FROM slices WHERE id >= ? AND id < ? ORDER BY id LIMIT 5",
+                (prefix, prefix + "\U0010ffff"),
+            ).fetchall()
+        entries = [from_row(row) for row in found]
+        if not entries or entries[0].id == prefix:
+            return entries[0] if entries else None
+        if len(entries) > 1:
+            names = ", ".join(entry.id[: len(prefix) + 8] for entry in entries)
+            raise InputError(f"several slice ids start with {prefix!r}", hint=f"give more of one: {names}")
+        return entries[0]
+
+    def slice_at(self, seq: int) -> SliceEntry | None:
+        with self._read() as db:
+            row = db.execute(f"SELECT {ENTRY} FROM slices WHERE seq = ?", (seq,)).fetchone()
+        return from_row(row) if row else None
+
+    def slices(
+        self,
+        stream: str | None = None,
+        status: SliceStatus | None = None,
+        *,
+        newest: bool = False,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        outcome: CountedAs | None = None,
+        reason: Reject | None = None,
+    ) -> list[SliceEntry]:
+        wanted: dict[str, str | int | None] = {
+            "stream = ?": stream,
+            "status = ?": status.value if status else None,
+            "seq < ?": before,
+            "seq > ?": after,
+            "rejects LIKE ?": f'%"{reason.value}":%' if reason else None,
+        }
+        given = {term: value for term, value in wanted.items() if value is not None}
+        where = " AND ".join([*given, *([f"{outcome.value} > 0"] if outcome else [])]) or "true"
+        order = "DESC" if newest else "ASC"
+        with self._read() as db:
+            rows = db.execute(
+                f"SELECT {ENTRY} FROM slices WHERE {where} ORDER BY seq {order} LIMIT ?",
+                (*given.values(), EVERY if limit is None else limit),
+            ).fetchall()
+        return [from_row(row) for row in rows]
+
+    def offset_at(self, instant: int) -> int:
+        with self._read() as db:
+            return glances.offset_at(db, instant)
+
+    def slice_glances(self, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
+        with self._read() as db:
+            return glances.slices(db, stream, span, limit)
+
+    def covered(self, stream: str, span: Interval) -> list[tuple[int, int]]:
+        with self._read() as db:
+            return glances.covered(db, stream, span)
+
+    def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:
+        taken: list[SliceEntry] = []
+        with self._read() as db:
+            rows = db.execute(
+                f"SELECT {ENTRY} FROM slices WHERE stream = ? AND status = 'pending' ORDER BY seq", (stream,)
+            )
+            for row in rows:
+                entry = from_row(row)
+                max_bytes -= entry.slice.size
+                if taken and max_bytes < 0:
+                    break
+                taken.append(entry)
+        return taken
+
+    def totals(self, stream: str) -> Mapping[str, int]:
+        with self._read() as db:
+            rows = db.execute("SELECT name, value FROM totals WHERE stream = ?", (stream,)).fetchall()
+        return dict.fromkeys(TOTALS, 0) | dict(rows)
+
+    def apply_batch(self, record: BatchRecord) -> bool:
+        with self._write() as db:
+            return acts.apply_batch(db, record)
+
+    def has_batch(self, stream: str, batch: str) -> bool:
+        with self._read() as db:
+            return acts.has_batch(db, stream, batch)
+
+    def clocks(self, stream: str) -> list[ClockState]:
+        with self._read() as db:
+            return progress_acts.clocks(db, stream)
+
+    def progress(self, stream: str) -> Progress:
+        with self._read() as db:
+            return progress_acts.progress(db, stream)
+
+    # -- streaming windows
+
+    def checkpoints(self, stream: str) -> Mapping[str, str]:
+        with self._read() as db:
+            return progress_acts.checkpoints(db, stream)
+
+    def set_checkpoint(
+        self, stream: str, window: str, checkpoint: str | None, events: Sequence[OutboxEvent] = ()
+    ) -> None:
+        with self._write() as db:
+            progress_acts.set_checkpoint(db, stream, window, checkpoint)
+            outbox_acts.enter(db, events)
+
+    def runs(self, stream: str) -> list[str]:
+        with self._read() as db:
+            return acts.runs(db, stream)
+
+    def replace_runs(self, stream: str, old: Sequence[str], new: Sequence[str]) -> bool:
+        with self._write() as db:
+            present = acts.runs(db, stream)
+            gone = set(old)
+            if not gone <= set(present):
+                return False
+            offset = next((i for i, name in enumerate(present) if name in gone), len(present))
+            kept = [name for name in present[offset:] if name not in gone]
+            db.execute("DELETE FROM runs WHERE stream = ? AND place >= ?", (stream, offset))
+            acts.append_runs(db, stream, offset, [*new, *kept])
+            return True
+
+    def table_versions(self, stream: str) -> Mapping[str, int]:
+        with self._read() as db:
+            rows = db.execute("SELECT part_of, version FROM versions WHERE stream = ?", (stream,)).fetchall()
+        return dict(rows)
+
+    def record_seen(self, stream: str, versions: Mapping[str, int]) -> None:
+        with self._write() as db:
+            for table, version in versions.items():
+                acts.record_version(db, stream, table, version)
+
+    def forget_versions(self, stream: str, tables: Collection[str]) -> None:
+        with self._write() as db:
+            for table in tables:
+                db.execute("DELETE FROM versions WHERE stream = ? AND part_of = ?", (stream, table))
+
+    def stale_tiles(self, stream: str) -> list[BaseTile]:
+        with self._read() as db:
+            rows = db.execute(
+                f"SELECT {TILE} FROM tiles INDEXED BY tiles_stale WHERE {STALE} AND stream = ?"
+                " ORDER BY start",
+                (stream,),
+            ).fetchall()
+            return acts.base_tiles(db, stream, rows)
+
+    def base_tile(self, stream: str, start: int) -> BaseTile | None:
+        found = self.base_tiles(stream, [start])
+        return found[0] if found else None
+
+    def base_tiles(self, stream: str, starts: Collection[int]) -> list[BaseTile]:
+        with self._read() as db:
+            rows = db.execute(
+                f"SELECT {TILE} FROM json_each(?) j CROSS JOIN tiles t"
+                " ON t.stream = ? AND t.level = ? AND t.start = CAST(j.value AS bigint) ORDER BY t.start",
+                (json.dumps(sorted(starts)), stream, BASE.name),
+            ).fetchall()
+            return acts.base_tiles(db, stream, rows)
+
+    def tiles(
+        self, stream: str, level: str, spans: Interval | Sequence[Interval] | None = None
+    ) -> list[TileState]:
+        wanted = ALL_TIME if spans is None else [spans] if isinstance(spans, Interval) else spans
+        with self._read() as db:
+            rows = db.execute(
+                f"SELECT DISTINCT {TILE} FROM json_each(?) j CROSS JOIN tiles t"
+                " ON t.stream = ? AND t.level = ?"
+                " AND t.start >= CAST(j.value ->> 0 AS bigint) AND t.start < CAST(j.value ->> 1 AS bigint)"
+                " WHERE t.hash IS NOT NULL ORDER BY t.start",
+                (json.dumps([(span.start, span.end) for span in wanted]), stream, level),
+            ).fetchall()
+        return [acts.tile_state(row) for row in rows]
+
+    def tile_counts(self, stream: str) -> Mapping[str, int]:
+        with self._read() as db:
+            return dict(
+                db.execute(
+                    "SELECT level, count(*) FROM tiles WHERE stream = ? AND hash IS NOT NULL GROUP BY level",
+                    (stream,),
+                ).fetchall()
+            )
+
+    def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+        with self._write() as db:
+            acts.want(db, stream, tiles)
+
+    def lose_tiles(self, stream: str, parts: Collection[str]) -> int:
+        with self._write() as db:
+            return acts.lose_tiles(db, stream, parts)
+
+    def miss_tiles(self, stream: str, level: str, starts: Collection[int]) -> None:
+        with self._write() as db:
+            acts.miss_tiles(db, stream, [(level, start) for start in sorted(starts)])
+
+    def apply_tiles(
+        self, stream: str, version: int, builds: Iterable[TileBuild], moved: Iterable[TileBuild] = ()
+    ) -> None:
+        with self._write() as db:
+            acts.apply_tiles(db, stream, builds)
+            acts.move_tiles(db, stream, moved)
+            acts.record_version(db, stream, "rollups", version)
+
+    # -- retractions
+
+    def retractions(self) -> int:
+        with self._read() as db:
+            return retract_acts.applied(db)
+
+    def apply_retraction(
+        self,
+        act: Retraction,
+        clocks: Sequence[ClockState],
+        raw_version: int,
+        quarantine_version: int,
+        progress: Progress = NO_PROGRESS,
+    ) -> bool:
+        with self._write() as db:
+            return retract_acts.apply(db, act, clocks, raw_version, quarantine_version, progress)
+
+    # -- slices that failed
+
+    def failing(
+        self, stream: str, now: int, declared: str, limit: int, longest: int | None = None
+    ) -> list[SliceEntry]:
+        with self._read() as db:
+            return retry_acts.failing(db, stream, now, declared, limit, longest)
+
+    def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
+        with self._write() as db:
+            retry_acts.postpone(db, slice_id, error, retry_at)
+
+    def send_again(self, slice_ids: Sequence[str], head: LogHead | None = None) -> list[SliceEntry]:
+        with self._write() as db:
+            if head is not None:
+                damage_acts.set_head(db, LANDINGS, head)
+            return retry_acts.send_again(db, slice_ids)
+
+    def prioritise(self, stream: str) -> int:
+        with self._write() as db:
+            return retry_acts.prioritise(db, stream)
+
+    # -- windows
+
+    def span(self, stream: str) -> int | None:
+        with self._read() as db:
+            return window_acts.span(db, stream)
+
+    def layout(self, stream: str) -> tuple[int, str] | None:
+        with self._read() as db:
+            return window_acts.layout(db, stream)
+
+    def declare_layout(self, stream: str, span: int, declared: str = "") -> None:
+        if self.layout(stream) != (span, declared):  # most ticks: nothing to write
+            with self._write() as db:
+                window_acts.declare_layout(db, stream, span, declared)
+
+    def forget_windows(self, stream: str, before: int) -> int:
+        with self._write() as db:
+            return window_acts.forget(db, stream, before)
+
+    def unassigned_slices(self, stream: str, limit: int) -> list[SliceEntry]:
+        with self._read() as db:
+            return window_acts.unassigned_slices(db, stream, limit)
+
+    def assign(
+        self,
+        stream: str,
+        windows: Mapping[str, Iterable[int]],
+        runs: Mapping[str, Mapping[int, Sequence[Interval]]] | None = None,
+    ) -> None:
+        with self._write() as db:
+            window_acts.assign(db, stream, windows, runs or {})
+
+    def reach(self, stream: str, reason: str, watermark: int) -> int:
+        with self._write() as db:
+            return window_acts.reach(db, stream, reason, watermark)
+
+    def recede(self, stream: str, watermark: int) -> int:
+        with self._write() as db:
+            return window_acts.recede(db, stream, watermark)
+
+    def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
+        with self._read() as db:
+            return list(window_acts.due(db, stream, now, limit))
+
+    def undecided(self, stream: str) -> list[Undecided]:
+        with self._read() as db:
+            return window_acts.undecided(db, stream)
+
+    def evaluate(self, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
+        with self._write() as db:
+            return window_acts.evaluate(db, evaluated)
+
+    def window(self, key: WindowKey) -> tuple[Window, list[Member]] | None:
+        with self._read() as db:
+            kept = window_acts.load(db, key)
+            return (kept.window, window_acts.members(db, key)) if kept else None
+
+    def windows(
+        self,
+        stream: str | None = None,
+        phase: Phase | None = None,
+        span: Interval | None = None,
+        *,
+        newest: bool = False,
+        limit: int | None = None,
+    ) -> list[Window]:
+        with self._read() as db:
+            return window_acts.windows(db, stream, phase, span, newest=newest, limit=limit)
+
+    def each_window(self, stream: str, span: Interval | None = None) -> Iterator[tuple[Window, list[Member]]]:
+        end = MAX_INSTANT if span is None else span.end
+        while True:
+            with self._read() as db:
+                page = window_acts.with_members(db, stream, span, _WINDOWS_AT_ONCE)
+            yield from page
+            if len(page) < _WINDOWS_AT_ONCE:
+                return
+            span = Interval(page[-1][0].key.start + 1, end)
+
+    def window_glances(self, stream: str, width: int, within: Interval | None) -> list[WindowGlance]:
+        with self._read() as db:
+            return glances.windows(db, stream, width, within)
+
+    def window_groups(
+        self, stream: str, width: int, within: Interval, stretch: int, cutoff: str, now: int
+    ) -> list[WindowGroup]:
+        with self._read() as db:
+            return glances.groups(db, stream, width, within, stretch, cutoff, now)
+
+    def first_arrivals(self, stream: str, within: Interval) -> Mapping[int, int]:
+        with self._read() as db:
+            return glances.first_arrivals(db, stream, within)
+
+    def window_extent(self, stream: str, width: int) -> Interval | None:
+        with self._read() as db:
+            return glances.extent(db, stream, width)
+
+    def window_counts(self, stream: str) -> Mapping[Phase, int]:
+        with self._read() as db:
+            return window_acts.counts(db, stream)
+
+    def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, MemberCounts]:
+        with self._read() as db:
+            return {key: window_acts.member_counts(db, key) for key in keys}
+
+    def windows_of(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
+        with self._read() as db:
+            return window_acts.windows_of(db, slice_id, limit)
+
+    def windows_touched(self, slice_id: str) -> int:
+        with self._read() as db:
+            return window_acts.windows_touched(db, slice_id)
+
+    def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
+        with self._write() as db:
+            return window_acts.force(db, keys, trigger, reopen=reopen)
+
+    # -- the queue
+
+    def take(
+        self,
+        owner: str,
+        now: int,
+        lease_until: int,
+        limit: int,
+        streams: Sequence[str] | None = None,
+        *,
+        newest: bool = False,
+        void: Mapping[WindowKey, int] | None = None,
+        longest: int | None = None,
+    ) -> list[Build]:
+        with self._database.claim() as db:
+            return queue_acts.take(
+                db, owner, now, lease_until, limit, streams, newest=newest, void=void, longest=longest
+            )
+
+    def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
+        with self._write() as db:
+            return queue_acts.renew(db, owner, keys, lease_until)
+
+    def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
+        return self.complete_all([(build, dataset, events)], now)[0]
+
+    def complete_all(
+        self, done: Sequence[tuple[Build, Dataset, Sequence[OutboxEvent]]], now: int
+    ) -> list[bool]:
+        with self._write() as db:
+            version = window_acts.stamp(db)
+            return [
+                queue_acts.complete(db, build, dataset, now, events, version)
+                for build, dataset, events in done
+            ]
+
+    def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
+        with self._write() as db:
+            return queue_acts.fail(db, build, error, not_before, tries)
+
+    def release(self, owner: str) -> int:
+        with self._write() as db:
+            return queue_acts.release(db, owner)
+
+    def retry(self, stream: str, start: int | None = None) -> int:
+        with self._write() as db:
+            return queue_acts.retry(db, stream, start)
+
+    def queue_length(self, stream: str | None = None) -> int:
+        with self._read() as db:
+            return queue_acts.length(db, stream)
+
+    def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
+        with self._write() as db:
+            window_acts.observe(db, datasets, events)
+
+    # -- the outbox
+
+    def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
+        with self._read() as db:
+            return outbox_acts.after(db, after, limit, stream)
+
+    def delivered(self, sink: str) -> int:
+        with self._read() as db:
+            return outbox_acts.delivered(db, sink)
+
+    def set_delivered(self, sink: str, seq: int) -> None:
+        with self._write() as db:
+            outbox_acts.set_delivered(db, sink, seq)
+
+    # -- receipts
+
+    def keep_receipts(self, receipts: Sequence[Receipt], until: int) -> None:
+        with self._write() as db:
+            receipt_acts.keep(db, receipts, until)
+
+    def receipt(self, id: str) -> Receipt | None:
+        with self._read() as db:
+            return receipt_acts.receipt(db, id)
+
+    def receipts(self, stream: str, after: str = "", limit: int = 1000) -> list[Receipt]:
+        with self._read() as db:
+            return receipt_acts.page(db, stream, after, limit)
+
+    def drop_receipts(self, before: int) -> int:
+        dropped = 0
+        while True:
+            with self._write() as db:
+                piece = receipt_acts.drop(db, before)
+            dropped += piece
+            if piece < receipt_acts.PIECE:
+                return dropped
+
+    # -- logs and damage
+
+    def hold(self, log: str) -> AbstractContextManager[None]:
+        return self._database.hold(log)
+
+    def log_head(self, log: str) -> LogHead | None:
+        with self._read() as db:
+            return damage_acts.head(db, log)
+
+    def record_log(self, log: str, head: LogHead, lines: Sequence[bytes] = ()) -> None:
+        with self._write() as db:
+            damage_acts.set_head(db, log, head, lines)
+
+    def log_lines(self, log: str) -> list[bytes]:
+        with self._read() as db:
+            return damage_acts.lines(db, log)
+
+    def forget_log(self, log: str) -> None:
+        with self._write() as db:
+            damage_acts.forget(db, log)
+
+    def record_damages(self, found: Sequence[Damage], now: int) -> None:
+        with self._write() as db:
+            damage_acts.record(db, found, now)
+
+    def damages(self, stream: str | None = None) -> list[KnownDamage]:
+        with self._read() as db:
+            return damage_acts.damages(db, stream)
+
+    def clear_damages(self, files: Collection[str]) -> None:
+        with self._write() as db:
+            damage_acts.clear(db, files)
+
+    # -- leases
+
+    def lease_holders(self, names: Collection[str]) -> frozenset[str]:
+        with self._read() as db:
+            return lease_acts.holders(db, names)
+
+    def take_leases(
+        self,
+        names: Collection[str],
+        holder: str,
+        length: int,
+        gone: Collection[str] = (),
+        ended: Collection[str] = (),
+    ) -> Granted:
+        with self._database.write(lasting=False) as db:
+            return lease_acts.take(db, names, holder, length, gone, ended)
+
+    def settle_leases(self, holder: str) -> None:
+        with self._database.claim(lasting=False) as db:
+            lease_acts.settle(db, holder)
+
+    def renew_leases(self, holder: str) -> int:
+        with self._database.claim(lasting=False) as db:
+            return lease_acts.renew(db, holder)
+
+    def release_leases(self, holder: str) -> None:
+        with self._database.claim(lasting=False) as db:
+            lease_acts.release(db, holder)
+
+    def lost_leases(self, holder: str, held: Mapping[str, int]) -> list[str]:
+        with self._read() as db:
+            return lease_acts.lost(db, holder, held)
+
+    # -- all of it
+
+    def restore(
+        self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord], retractions: int | None = None
+    ) -> None:
+        with self._write() as db:
+            for table in ("slices", "batches", "tiles"):
+                if db.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():
+                    raise StorageError(
+                        "only an empty state can be restored",
+                        where=self._database.where,
+                        hint="`tidemill recover` makes a new one first",
+                    )
+            for entry in sorted(entries, key=lambda entry: entry.seq):
+                acts.insert(db, entry)
+            gone = sum(entry.status is SliceStatus.RETRACTED for entry in entries)
+            retract_acts.set_applied(db, gone if retractions is None else retractions)
+            for record in records:
+                acts.apply_batch(db, record)
+
+    def dump(self) -> dict[str, list[dict[str, object]]]:
+        with self._read() as db:
+            return dump(db)
+
+    def trim_log(self) -> None:
+        self._database.trim_log()
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _read(self) -> AbstractContextManager[Connection]:
+        return self._database.read()
+
+    def _write(self) -> AbstractContextManager[Connection]:
+        held = current_leases()
+        return self._database.write() if held is None or held.state is not self else self._fenced(held)
+
+    @contextmanager
+    def _fenced(self, held: HeldLeases) -> Iterator[Connection]:
+        """Nobody takes a lease while a writer is at work, so what is checked first holds until the commit."""
+        with self._database.write() as db:
+            held.refuse(lease_acts.lost(db, held.holder, held.numbers))
+            yield db
