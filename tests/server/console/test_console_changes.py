@@ -118,7 +118,9 @@ def test_the_slider_shows_what_a_chart_said_before_a_slice_and_names_the_slice(c
     slider.press("ArrowLeft")  # the newest arrival: the late slice
     travel = page.locator("section[aria-label='Time travel']")
     travel.get_by_role("link", name="late-08.ndjson").wait_for()
-    slider.press("ArrowLeft")
+    travel.get_by_text("Nothing has arrived since.").wait_for()  # the answer of then is on the page
+    assert slider.evaluate("slider => slider === document.activeElement"), "a new answer takes no focus away"
+    page.keyboard.press("ArrowLeft")
     travel.get_by_text("1 slice has arrived since and changed this answer").wait_for()
     page.get_by_text("as it is now (dashed)").wait_for()
     page.wait_for_selector("tm-chart[data-drawn]")

@@ -30,20 +30,29 @@ export function h(tag, given, ...children) {
  * @param {...(Child | Child[])} children
  */
 export function fill(parent, ...children) {
-  for (const child of children.flat()) {
-    if (child === null || child === undefined || child === false || child === true) continue;
-    parent.append(child instanceof Node ? child : String(child));
-  }
+  for (const node of nodes(children)) parent.append(node);
 }
 
 /**
- * Replace what an element holds.
+ * Replace what an element holds. A child that it holds already stays attached, and so keeps the focus.
  * @param {Element} parent
  * @param {...(Child | Child[])} children
  */
 export function show(parent, ...children) {
-  parent.replaceChildren();
-  fill(parent, ...children);
+  const wanted = nodes(children);
+  const kept = new Set(wanted);
+  for (const old of [...parent.childNodes]) if (!kept.has(old)) old.remove();
+  let next = parent.firstChild;
+  for (const node of wanted) {
+    if (node === next) next = next.nextSibling;
+    else parent.insertBefore(node, next);
+  }
+}
+
+/** @param {Array<Child | Child[]>} children @returns {Node[]} */
+function nodes(children) {
+  return children.flat().filter((child) => child !== null && child !== undefined && child !== false && child !== true)
+    .map((child) => (child instanceof Node ? child : document.createTextNode(String(child))));
 }
 
 /** Text in which what stands between backticks is code. @param {string} text @returns {Child[]} */
