@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.overview import StreamOverview
     from tidemill.pipeline.rebuild import Rebuilder
     from tidemill.pipeline.recover import Recovered
-    from tidemill.pipeline.repair import Repaired, RepairPlan
+    from tidemill.pipeline.repair import Repaired, RepairPlan, RepairStep
     from tidemill.pipeline.retention import Retention
     from tidemill.pipeline.scrub import Scrubbed
     from tidemill.pipeline.scrub_progress import ScrubStatus
@@ -742,15 +742,19 @@ class Mill:
     def repair(self, stream: str | None = None) -> Repaired:
         """Set damaged files of one stream, or of all, aside in `_damaged/` of the warehouse, and make what
         they held again from slices or raw. The result has the steps, and in `left` what is still damaged."""
-        from tidemill.pipeline.repair import Repaired, repair
+        from tidemill.pipeline.repair import Repaired, RepairPlan, repair_damages
 
-        with self.warehouse.working("repair", REPAIR_PATIENCE):
-            plan = self.plan_repair(stream)
-            aside = repair(self.workers, plan)
-        if aside:
+        names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
+        steps: dict[str, RepairStep] = {}
+        aside: dict[str, str] = {}
+        while True:
+            with self.warehouse.working("repair", REPAIR_PATIENCE):
+                plan, done = repair_damages(self.workers, names, aside)
+            steps = {step.damage.file: step for step in plan.steps} | steps
+            if not done:
+                return Repaired(RepairPlan(plan.now, list(steps.values())), aside, plan.steps)
+            aside |= done
             self.run_until_idle(patience=REPAIR_PATIENCE)  # a daemon beside it has rounds of its own
-        left = self.plan_repair(stream) if aside else plan
-        return Repaired(plan, aside, left.steps)
 
     def scrub(self, stream: str | None = None) -> Scrubbed:
         """Read every file of one stream, or of all, and hold it against its checksum. It takes no lock, so it

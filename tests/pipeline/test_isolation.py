@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.damage import SLICES, Shop, answers, composed, details, expected, vectors
+from tests.support.selection import one_in
 
 from tidemill.mill import Mill
 from tidemill.model.errors import DamageError, StorageError, TidemillError
@@ -44,8 +45,9 @@ def faults_logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("harm", [delete, truncate])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "harm"), one_in(3, [(place, harm) for place in PLACES for harm in (delete, truncate)])
+)
 def test_a_damaged_part_stops_nothing_else(
     shop: Shop, caplog: pytest.LogCaptureFixture, place: str, harm: Harm
 ) -> None:

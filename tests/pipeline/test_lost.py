@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.selection import one_in
 
 from tidemill.mill import Mill, recover
 from tidemill.model.completeness import Missing
@@ -156,7 +157,9 @@ def assert_answers(shop: Shop, mill: Mill) -> int:
 LOST_LEVELS = [LEVELS[:number] for number in range(1, len(LEVELS) + 1)]
 
 
-@pytest.mark.parametrize("levels", LOST_LEVELS, ids=lambda levels: "-".join(levels))
+@pytest.mark.parametrize(
+    "levels", one_in(4, [(levels,) for levels in LOST_LEVELS]), ids=lambda levels: "-".join(levels)
+)
 def test_rollups_of_expired_raw_that_are_lost_are_missing_and_never_zero(
     shop: Shop, levels: tuple[str, ...]
 ) -> None:
@@ -236,7 +239,7 @@ def test_a_state_that_is_recovered_beside_a_damaged_part_of_expired_raw_says_wha
 # -- results of streaming windows
 
 
-@pytest.mark.parametrize("how", ["repair", "a round", "recover"])
+@pytest.mark.parametrize("how", one_in(2, ["repair", "a round", "recover"]))
 def test_lost_results_of_expired_raw_are_named(shop: Shop, how: str) -> None:
     for part in layout.results(shop.warehouse, "calls", "hours").glob("*.parquet"):
         part.unlink()

@@ -17,6 +17,7 @@ from tests.support.damage import (
     flip,
     vectors,
 )
+from tests.support.selection import one_in
 
 from tidemill.mill import Mill, recover
 from tidemill.model.damage import Damage
@@ -65,7 +66,7 @@ def assert_right(shop: Shop, before: tuple[object, ...]) -> None:
         assert [one.entry.landings for one in again] == [2, 2]
 
 
-@pytest.mark.parametrize("how", ["cut", "deleted"])
+@pytest.mark.parametrize("how", one_in(2, ["cut", "deleted"], first=1))
 def test_a_log_that_is_lost_with_the_state_comes_back_from_its_copy(shop: Shop, how: str) -> None:
     with shop.open() as mill:
         before, known = (details(mill, "orders"), details(mill, "visits")), ledger(mill)
@@ -79,7 +80,7 @@ def test_a_log_that_is_lost_with_the_state_comes_back_from_its_copy(shop: Shop, 
     assert_right(shop, before)
 
 
-@pytest.mark.parametrize("how", ["cut both", "deleted both"])
+@pytest.mark.parametrize("how", one_in(2, ["cut both", "deleted both"], first=1))
 def test_without_a_copy_the_slices_and_raw_say_what_they_know(shop: Shop, how: str) -> None:
     with shop.open() as mill:
         before, known = (details(mill, "orders"), details(mill, "visits")), ledger(mill)
@@ -121,7 +122,7 @@ def test_a_slice_that_no_log_knows_is_named(shop: Shop) -> None:
     assert "tidemill ingest" in named.reason
 
 
-@pytest.mark.parametrize("how", ["deleted", "deleted both"])
+@pytest.mark.parametrize("how", one_in(2, ["deleted", "deleted both"], first=1))
 def test_a_retraction_is_not_forgotten_with_its_log(shop: Shop, how: str) -> None:
     with shop.open() as mill:
         taken = next(entry for entry in mill.ledger() if entry.slice.name == "orders 3")

@@ -361,12 +361,24 @@ KINDS: dict[str, Find] = {
 }
 
 
-def harmed(harms: Iterable[str], kinds: Iterable[str] = KINDS) -> list[ParameterSet]:
-    """Each kind of file with each harm, by their names. The normal run tries each kind with one of them, in
-    turns; a soak tries the others."""
+def harmed(
+    harms: Iterable[str], kinds: Iterable[str] = KINDS, *, share: int = 1, first: int = 0
+) -> list[ParameterSet]:
+    """Each kind of file with each harm, by their names. The normal run tries one kind in `share`, each with
+    one of the harms, in turns; a soak tries the others."""
     every = list(harms)
     return [
-        pytest.param(kind, harm, marks=() if turn == number % len(every) else pytest.mark.soak)
+        pytest.param(kind, harm, marks=() if is_normal else pytest.mark.soak)
         for number, kind in enumerate(kinds)
         for turn, harm in enumerate(every)
+        for is_normal in [number % share == first and turn == number // share % len(every)]
     ]
+
+
+def harm_all(shop: Shop, turn: int) -> dict[str, Path]:
+    """Damage a file of every kind, with the harms in turns. Returns the files, by kind."""
+    found = {kind: find(shop) for kind, find in KINDS.items()}
+    harms = list(HARMS.values())
+    for number, path in enumerate(found.values()):
+        harms[(number + turn) % len(harms)](path)
+    return found

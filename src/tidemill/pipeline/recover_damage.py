@@ -127,42 +127,52 @@ class Mending:
             table.leave_out([one.path for one in table.snapshot().parts] if whole else parts, now)
 
     def _undo(self, damage: Damage, now: int) -> bool:
-        """All batches with rows in the part leave raw and quarantine: their slices are decided again. Raises
-        OutdatedLedgerError if the new state has them as accepted."""
-        root, stream = self._workers.root, damage.stream
-        tables = [Table.existing(layout.table(root, kind, stream)) for kind in ("raw", "quarantine")]
-        raw, quarantine = tables
-        if raw is None:
-            return False
-        of_raw = layout.in_table(raw.root, root, [damage.file])
-        known = {} if quarantine is None else quarantine.snapshot().by_path
-        named = layout.in_table(layout.quarantine(root, stream), root, [damage.file])
-        batches = {batch for path in named if path in known and (batch := batch_of(known[path]))}
-        if of_raw:
-            parts = raw.snapshot().by_path
-            if any(is_expired_tombstone(parts[path]) for path in of_raw if path in parts):
-                return False
-            batches |= self._lost(raw, set(of_raw))
-        self.set_aside[damage.file] = set_aside(root, damage, now)
-        for table in tables:
-            if table is not None:
-                info = {"sent_back": damage.file}
-                remove_batches(table, batches, info, now, self._workers.warehouse.engine, missing=True)
-        self._undone.add(stream)
+        """All batches with rows in the part leave raw and quarantine: their slices are decided again. So do
+        those of other damaged parts that this meets. Raises OutdatedLedgerError if the new state has them as
+        accepted."""
+        damages = {damage.file: damage}
+        batches: set[str] = set()
+        while True:
+            try:
+                if not self._remove_batches(list(damages.values()), batches, now):
+                    return False
+                break
+            except DamageError as error:
+                file = self._file(error)
+                kind = kind_of(file) if file is not None else None
+                if file is None or file in damages or kind not in (FileKind.RAW, FileKind.QUARANTINE):
+                    raise
+                damages[file] = Damage(file, kind, damage.stream, error.message)
+        self._undone.add(damage.stream)
         if self.has_ledger:
             raise OutdatedLedgerError
         return True
 
-    def _lost(self, raw: Table, damaged: set[str]) -> set[str]:
-        """Whatever else is damaged beside it is met, too."""
-        while True:
-            try:
-                return lost_batches(raw, damaged)
-            except DamageError as error:
-                more = layout.in_table(raw.root, self._workers.root, [error.where]) - damaged
-                if not more:
-                    raise
-                damaged |= more
+    def _remove_batches(self, damages: list[Damage], batches: set[str], now: int) -> bool:
+        """Adds to the batches those of the damaged parts. Returns False if raw has let go of what one of the
+        parts stood for, so that nothing can be decided again."""
+        root, stream = self._workers.root, damages[0].stream
+        files = [damage.file for damage in damages]
+        raw, quarantine = (Table.existing(layout.table(root, kind, stream)) for kind in ("raw", "quarantine"))
+        if raw is None:
+            return False
+        of_raw = layout.in_table(raw.root, root, files)
+        known = {} if quarantine is None else quarantine.snapshot().by_path
+        named = layout.in_table(layout.quarantine(root, stream), root, files)
+        batches |= {batch for path in named if path in known and (batch := batch_of(known[path]))}
+        if of_raw:
+            parts = raw.snapshot().by_path
+            if any(is_expired_tombstone(parts[path]) for path in of_raw if path in parts):
+                return False
+            batches |= lost_batches(raw, of_raw)
+        for damage in damages:
+            if damage.file not in self.set_aside:
+                self.set_aside[damage.file] = set_aside(root, damage, now)
+        info = {"sent_back": ", ".join(files)}
+        for table in (raw, quarantine):
+            if table is not None:
+                remove_batches(table, batches, info, now, self._workers.warehouse.engine, missing=True)
+        return True
 
     def finish(self) -> None:
         """Slices that were decided before others that still are go back to the gate: as after a retraction,

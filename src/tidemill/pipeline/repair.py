@@ -189,14 +189,14 @@ def kind_of(file: str) -> FileKind | None:
 def _steps(workers: Workers, stream: str, damages: Sequence[Damage]) -> Iterator[RepairStep]:
     files = {damage.file for damage in damages}
     lost = _irreplaceable(workers, stream, files)
-    plans = _send_backs(workers, stream, damages)
+    of_raw = _steps_of_raw(workers, stream, damages)
     for damage in damages:
         if damage.file in lost and _goes_on_without(workers, damage):
             yield RepairStep(damage, "set aside; answers name what is missing", lost[damage.file])
         elif damage.file in lost:
             yield RepairStep(damage, "", lost[damage.file])
         elif damage.kind in _OF_RAW:
-            yield _of_raw(damage, plans[damage.file], files)
+            yield of_raw[damage.file]
         elif damage.kind in _LOST:
             yield RepairStep(damage, "", _LOST[damage.kind])
         elif damage.kind is FileKind.SLICE_LOG:
@@ -212,6 +212,20 @@ def _goes_on_without(workers: Workers, damage: Damage) -> bool:
     """Whether a file that nothing can make again is set aside: also a dataset that a newer one replaced."""
     is_replaced = damage.kind is FileKind.DATASET and _span_of(workers, damage) is None
     return damage.kind in _GOES_ON_WITHOUT or is_replaced
+
+
+def _steps_of_raw(workers: Workers, stream: str, damages: Sequence[Damage]) -> dict[str, RepairStep]:
+    """By file. The gate decides slices again beside all other events of raw: while a part of raw cannot be
+    made again, none can."""
+    files = {damage.file for damage in damages}
+    plans = _send_backs(workers, stream, damages)
+    steps = {one.file: _of_raw(one, plans[one.file], files) for one in damages if one.kind in _OF_RAW}
+    held_up = (one.damage for one in steps.values() if not one.repairable)
+    if first := next((one.file for one in held_up if one.kind is FileKind.RAW), None):
+        for file, step in steps.items():
+            if step.repairable:
+                steps[file] = RepairStep(step.damage, "", f"its rows, until {first} is repaired or put back")
+    return steps
 
 
 def _of_raw(damage: Damage, plan: SendBack, damaged: Collection[str]) -> RepairStep:
@@ -259,6 +273,24 @@ def _send_back_of(workers: Workers, stream: str, damages: Iterable[Damage]) -> S
 
 
 # -- doing it
+
+
+def repair_damages(
+    workers: Workers, streams: Sequence[str], before: Collection[str]
+) -> tuple[RepairPlan, dict[str, str]]:
+    """Look for damaged files and repair them, except those that were repaired `before`. Logs come first: what
+    else is damaged in a table is only known once its log can be read. Returns the steps, and where the files
+    that were set aside are now. The caller must hold the tick lock."""
+    plan = plan_repair(workers, find_damages(workers, streams))
+    logs = [step for step in plan.steps if step.damage.kind in _LOGS and step.damage.file not in before]
+    done = repair(workers, RepairPlan(plan.now, logs))
+    if done:
+        repaired = [step for step in logs if step.damage.file in done]
+        plan = plan_repair(workers, find_damages(workers, streams))
+        plan = RepairPlan(plan.now, [*repaired, *plan.steps])
+    rest = [step for step in plan.steps if step.damage.file not in {*before, *done}]
+    done |= repair(workers, RepairPlan(plan.now, rest))
+    return plan, done
 
 
 def repair(workers: Workers, plan: RepairPlan) -> dict[str, str]:

@@ -16,7 +16,7 @@ from tidemill.raw.accept.clocks import all_again, recorded, settled
 from tidemill.raw.compaction.rewrite import RewriteUnit, rewrite
 from tidemill.raw.footers import BatchFooter, PackedFooter, StandInFooter, raw_footer
 from tidemill.raw.recovered_batches import footers
-from tidemill.raw.standins import is_expired_tombstone, write_expired, write_tombstone
+from tidemill.raw.standins import batch_of, is_expired_tombstone, write_expired, write_tombstone
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage.files import remove_tree
 from tidemill.storage.state.protocol import ClockState, Progress
@@ -44,11 +44,14 @@ def remove_batches(
         if missing and not (table.root / part.path).exists():
             gone.append(part)
             continue
-        footer = raw_footer(table.root / part.path)
-        if isinstance(footer, BatchFooter):
-            if footer.batch in batches:
+        batch = batch_of(part)
+        if batch is not None:
+            if batch in batches:
                 gone.append(part)
-        elif _is_concerned(footer, batches):
+            continue
+        footer = raw_footer(table.root / part.path)
+        assert not isinstance(footer, BatchFooter), part.path
+        if _is_concerned(footer, batches):
             gone.append(part)
             again.append((part, footer))
     if not gone:
