@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from tests.support.chains_playing import Plant, delta
+from tests.support.selection import one_in
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "strategy", ["{strategy: tiered_merge, keep_recent: 1, delta_threshold: 2}", "{strategy: full_merge}"]
+    "strategy",
+    one_in(2, ["{strategy: tiered_merge, keep_recent: 1, delta_threshold: 2}", "{strategy: full_merge}"]),
 )
 def test_vectors_are_the_same_before_and_after_slices_are_packed(tmp_path: Path, strategy: str) -> None:
     plant = Plant(tmp_path / "p", strategy, pack="{slices: 3}")

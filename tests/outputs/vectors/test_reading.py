@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from tests.support.oracles.vectors import VectorOracle
+from tests.support.selection import one_in
 
 from tidemill.mill import Mill
 from tidemill.model.deltas import Delta, Op
@@ -143,7 +144,7 @@ def many(bench: Bench, count: int, seed: int) -> list[Delta]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", one_in(2, STRATEGIES))
 def test_at_every_instant_the_bits_are_those_of_all_deltas(tmp_path: Path, strategy: str) -> None:
     bench = opened(tmp_path, STRATEGIES[strategy])
     with bench.mill:
