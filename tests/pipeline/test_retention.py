@@ -104,7 +104,7 @@ def test_whole_days_of_raw_go_once_they_are_older_than_the_retention(plant: Plan
         assert mill.retention.plan().due == []
         assert mill.status()[0].sealed == MIDNIGHT - 2 * DAY
         assert mill.status()[0].raw_rows == 3
-        acts = list(ExpiryLog(plant.warehouse, mill.state).lines())
+        acts = list(ExpiryLog(plant.warehouse, mill.state).log.lines())
         assert acts == [Expiry("requests", "raw", MIDNIGHT - 2 * DAY, NOON)]
     assert days_of_raw(plant) == {"14": 2, "15": 1}
     assert plant.tiles() == rollups

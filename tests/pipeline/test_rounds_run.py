@@ -12,7 +12,7 @@ from tidemill.model.errors import BusyError, ConfigError
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.pipeline import rounds
 from tidemill.pipeline.reports import StreamTick, TickReport
-from tidemill.raw.compaction.packer import Packed, PackLook, PackStep
+from tidemill.raw.compaction.packer import Packed, PackRound, PackStep
 
 AN_HOUR = 3600.0
 
@@ -134,15 +134,15 @@ def test_an_error_that_no_try_makes_better_ends_it():
 PACKED = Packed(PackStep("s", ("a",), 1, 1, 1, ("2024-01-15",)), ("p",), 1, 0.0)
 
 
-def looked(*looks: PackLook | None) -> TickReport:
+def looked(*looks: PackRound | None) -> TickReport:
     return TickReport(0, [StreamTick("s", packed=look) for look in looks], 0.0)
 
 
 def test_a_group_that_is_not_full_makes_the_pause_shorter_and_a_full_one_takes_it_away():
     full, partial, nothing = (
-        looked(PackLook([PACKED], 1, 5 * SECOND)),
-        looked(PackLook([], 2, 5 * SECOND)),
-        looked(PackLook([], 0, 30 * SECOND)),
+        looked(PackRound([PACKED], 1, 5 * SECOND)),
+        looked(PackRound([], 2, 5 * SECOND)),
+        looked(PackRound([], 0, 30 * SECOND)),
     )
     reports, stop = iter([full, full, partial, full, nothing, looked(None)]), Pauses(3)
     rounds.run(lambda: next(reports), stop, AN_HOUR, None)
@@ -151,15 +151,15 @@ def test_a_group_that_is_not_full_makes_the_pause_shorter_and_a_full_one_takes_i
 
 
 def test_the_pause_is_never_longer_than_the_interval_of_the_run():
-    assert rounds.rest_after(looked(PackLook([], 2, 5 * SECOND)), 1.0) == 1.0
-    assert rounds.rest_after(looked(PackLook([], 0, MINUTE)), 1.0) == 1.0
+    assert rounds.rest_after(looked(PackRound([], 2, 5 * SECOND)), 1.0) == 1.0
+    assert rounds.rest_after(looked(PackRound([], 0, MINUTE)), 1.0) == 1.0
 
 
 def test_the_stream_that_wants_to_be_looked_at_first_counts():
-    report = looked(PackLook([], 0, MINUTE), None, PackLook([], 3, 2 * SECOND))
+    report = looked(PackRound([], 0, MINUTE), None, PackRound([], 3, 2 * SECOND))
     assert report.idle
     assert rounds.rest_after(report, AN_HOUR) == 2.0
 
 
 def test_a_round_that_packed_is_not_idle():
-    assert not looked(PackLook([PACKED], 0, SECOND)).idle
+    assert not looked(PackRound([PACKED], 0, SECOND)).idle

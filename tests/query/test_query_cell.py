@@ -159,7 +159,7 @@ def test_tiles_are_current_and_of_the_levels_of_its_pieces(shop):
 
 def test_what_is_no_cell_is_refused(shop):
     text = f"SELECT count FROM shop.hits {SPAN} INTERVAL 1h GROUP BY region"
-    with pytest.raises(InputError, match="a cell of buckets has a start"):
+    with pytest.raises(InputError, match="a cell of buckets needs a start"):
         shop.mill.cell(text, None, {"region": "eu"}, all_tenants=True)
     with pytest.raises(InputError, match="has a value for each GROUP BY"):
         shop.mill.cell(text, START, {}, all_tenants=True)
@@ -167,7 +167,7 @@ def test_what_is_no_cell_is_refused(shop):
         shop.mill.cell(text, START, {"region": "mars"}, all_tenants=True)
     with pytest.raises(InputError, match="lower and upper"):
         shop.mill.cell(f"SELECT bins FROM shop.took {SPAN}", all_tenants=True)
-    with pytest.raises(QueryError, match="cells are of rows"):
+    with pytest.raises(QueryError, match="a cell is a part of a row"):
         shop.mill.cell(f"{text} FORMAT series", START, {"region": "eu"}, all_tenants=True)
 
 

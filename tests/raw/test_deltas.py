@@ -73,5 +73,5 @@ def test_they_are_those_of_the_payloads(more: list[str], by_columns: bool) -> No
 )
 def test_a_record_that_is_no_delta_is_an_error(record: dict[str, object]) -> None:
     deltas, rows, _ = part([json.dumps(record)])
-    with pytest.raises(ConfigError, match="no deltas of these vectors"):
+    with pytest.raises(ConfigError, match="not deltas of these vectors"):
         deltas.of(rows.select(deltas.names))

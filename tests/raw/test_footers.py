@@ -144,7 +144,7 @@ def test_footers_without_newer_keys_are_read() -> None:
     assert isinstance(found, StandInFooter)
     (gone,) = found.recorded()
     assert list(gone.tiles_of_slices()) == [("a", [0, BASE.tile])]
-    assert gone.said() == from_footer(old)
+    assert gone.former_footer() == from_footer(old)
     assert gone.to_footer() == by_name
     assert found.progress is None
 

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from tidemill.raw.quarantine_tenants import theirs, unnamed_lines
+from tidemill.raw.quarantine_tenants import rows_of_tenant, unnamed_lines
 from tidemill.raw.tables import QUARANTINE
 
 WINDOW = json.dumps({"window": {"id": "w", "unnamed": [[2, "acme"], [3, "globex"], [4, "acme"]]}})
@@ -24,20 +24,22 @@ def places(table: pa.Table) -> list[tuple[str, int]]:
 
 def test_a_row_is_of_the_tenant_it_names_whoever_sent_it() -> None:
     """The gateway lets nobody name another; what an operator landed is whose it says."""
-    found = theirs("acme", lambda _: WINDOW)(rows(("s", 1, "acme"), ("s", 2, "globex"), ("s", 3, "acme")))
+    found = rows_of_tenant("acme", lambda _: WINDOW)(
+        rows(("s", 1, "acme"), ("s", 2, "globex"), ("s", 3, "acme"))
+    )
     assert places(found) == [("s", 1), ("s", 3)]
 
 
 def test_a_row_that_names_nobody_is_of_who_sent_it_or_nobodys() -> None:
     reported = rows(("s", 1, None), ("s", 2, None), ("s", 3, None), ("s", 4, None), ("other", 2, None))
     metadata = {"s": WINDOW, "other": None}
-    assert places(theirs("acme", metadata.get)(reported)) == [("s", 2), ("s", 4)]
-    assert places(theirs("globex", metadata.get)(reported)) == [("s", 3)]
-    assert places(theirs("initech", metadata.get)(reported)) == []
+    assert places(rows_of_tenant("acme", metadata.get)(reported)) == [("s", 2), ("s", 4)]
+    assert places(rows_of_tenant("globex", metadata.get)(reported)) == [("s", 3)]
+    assert places(rows_of_tenant("initech", metadata.get)(reported)) == []
 
 
 def test_no_rows_are_no_rows() -> None:
-    assert theirs("acme", lambda _: None)(QUARANTINE.empty_table()).num_rows == 0
+    assert rows_of_tenant("acme", lambda _: None)(QUARANTINE.empty_table()).num_rows == 0
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,10 @@ def adopt(
     thorough: bool = False,
     fault: Callable[[str, StorageError], None] | None = None,
 ) -> Adopted:
-    """Finish or undo what dead processes left. Cheap: it looks only where one is known to have worked.
-    `thorough` looks at every slice file: a power cut may leave some without a note. An error with the folder
-    of one stream is passed to `fault`, and the others continue; without it, it is raised."""
+    """Finish or undo what dead processes left. Cheap: it checks only folders in which one is known to have
+    worked. `thorough` checks every slice file: a power cut may leave some without a note. An error with the
+    folder of one stream is passed to `fault`, and the others continue; without it, it is raised.
+    """
     landings = LandingLog(warehouse)
     if not layout.slices(warehouse).is_dir():
         return Adopted((), (), ())
@@ -138,9 +139,10 @@ def _clear(warehouse: Path, state: Ledger, note: LandingNote) -> list[str]:
 def _sweep(
     warehouse: Path, state: Ledger, files: Iterable[Path], alive: Iterable[LandingNote]
 ) -> tuple[list[str], list[str]]:
-    """Look at files that were listed before the notes were read: a live landing notes a slice before it names
+    """Check files that were listed before the notes were read: a live landing notes a slice before it names
     it, so a listed file without a note is either in the ledger by now or belongs to no landing here. Landings
-    on other machines find out when they want to enter it: the caller must hold the lock of the log."""
+    on other machines find out when they want to enter it: the caller must hold the lock of the log.
+    """
     tokens = {note.token for note in alive}
     named = {new.path for note in alive for new in note.slices}
     removed: list[str] = []

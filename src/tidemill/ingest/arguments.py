@@ -11,8 +11,8 @@ from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instan
 Instant = str | int
 
 
-def instant(given: Instant) -> int:
-    return parse_instant(given) if isinstance(given, str) else given
+def instant(value: Instant) -> int:
+    return parse_instant(value) if isinstance(value, str) else value
 
 
 def span(start: Instant | None, end: Instant | None) -> Interval:
@@ -30,10 +30,10 @@ def bounds(
     return declared_bounds(stream, start, end, many=many)
 
 
-def format_of(stream: Stream, wanted: str | Format | None, *, where: str = "") -> Format | None:
+def format_of(stream: Stream, requested: str | Format | None, *, where: str = "") -> Format | None:
     """Return the format of a slice: as requested, else as its stream declares it; None to recognise it.
     `where` names the request's field in the error."""
-    chosen = wanted or stream.format
+    chosen = requested or stream.format
     if chosen == "auto":
         return None
     try:

@@ -38,7 +38,7 @@ class IngestCommand:
     declared: Interval
     payload: Path | None
     metadata: str  # canonical JSON, for the slice
-    id: str | None = None  # what its sender calls it
+    id: str | None = None  # the name that its sender gave it
     aggregation_span: int | None = None
     subject_to_change_window: int | None = None
     where: str = ""  # the file it came from, for errors
@@ -52,15 +52,15 @@ class IngestCommand:
 
     def check(self, stream: Stream) -> None:
         """Raise InputError if the command's windows differ from those that the stream declares."""
-        said = {
+        both = {
             "aggregation_span": (self.aggregation_span, stream.aggregation_span),
             "subject_to_change_window": (self.subject_to_change_window, stream.subject_to_change_window),
         }
-        for key, (ours, theirs) in said.items():
-            if ours is not None and ours != theirs:
-                declares = f"declares {iso_duration(theirs)}" if theirs is not None else "declares none"
+        for key, (of_command, of_stream) in both.items():
+            if of_command is not None and of_command != of_stream:
+                declares = f"declares {iso_duration(of_stream)}" if of_stream is not None else "declares none"
                 raise InputError(
-                    f"metadata.dataset.{key} is {iso_duration(ours)}; stream {stream.name} {declares}",
+                    f"metadata.dataset.{key} is {iso_duration(of_command)}; stream {stream.name} {declares}",
                     where=self.where,
                     hint="the stream decides: leave it out of the command, or change tidemill.yaml",
                 )
@@ -76,7 +76,7 @@ def read_command(text: bytes, where: str, folder: Path) -> IngestCommand:
     dataset.only(_DATASET)
     stream = dataset.text("name")
     if stream is None:
-        raise dataset.wrong("name", "is missing", "it says which stream the data is of")
+        raise dataset.wrong("name", "is missing", "it says which stream the data belongs to")
     for key in ("source_links", "keywords"):
         dataset.listed(key)
     dataset.text("description")

@@ -30,36 +30,38 @@ from tidemill.storage.files import (
 )
 from tidemill.storage.state.protocol import Ledger
 
-LEAST_BYTES: Final = 16 << 10  # of a slice: less would save too few blocks of the disk for the syncs
-ROUND_BYTES: Final = 64 << 20  # of slices that one round compresses; what lands meanwhile waits as long
-_AT_ONCE: Final = 512  # slices that one round looks at
+# bytes of a slice: smaller ones would save too little for the cost of the syncs
+LEAST_BYTES: Final = 16 << 10
+ROUND_BYTES: Final = 64 << 20  # bytes that one round compresses; slices that land meanwhile wait as long
+_AT_ONCE: Final = 512  # slices that one round checks
 _THREADS: Final = 2
 _TEXT: Final = (Format.NDJSON, Format.JSON, Format.CSV)
 
 
 class SliceCompression:
-    """Of one warehouse. How far it has come is kept beside the slices; without that it looks at all again."""
+    """Compresses the slices of one warehouse. Its progress is stored beside the slices; without that, it
+    checks all slices again."""
 
     def __init__(self, warehouse: Path, ledger: Ledger) -> None:
         self._warehouse = warehouse
         self._ledger = ledger
         self._file: Final = layout.compressed_slices(warehouse)
-        self._through: dict[str, int] | None = None  # by stream, the last slice that was looked at
+        self._through: dict[str, int] | None = None  # by stream, the last slice that was checked
 
     def step(self, stream: str) -> int:
-        """Compress the next slices of a stream; how many were looked at. 0: there is nothing left."""
+        """Compress the next slices of a stream; how many were checked. 0: there is nothing left."""
         through = self._known()
         page = _due(self._ledger.slices(stream, after=through.get(stream, 0), limit=_AT_ONCE))
         if not page:
             return 0
-        wanted = [entry.slice for entry in page if _is_worth_it(entry)]
-        if wanted:
+        chosen = [entry.slice for entry in page if _is_worth_it(entry)]
+        if chosen:
             with ThreadPoolExecutor(_THREADS) as threads:
-                changed = list(threads.map(partial(_compress, self._warehouse), wanted))
+                changed = list(threads.map(partial(_compress, self._warehouse), chosen))
             for folder in sorted({path.parent for path in changed if path is not None}):
                 sync_folder(folder)
         through[stream] = page[-1].seq
-        if wanted:  # otherwise looking again costs next to nothing
+        if chosen:  # otherwise checking again costs next to nothing
             atomic_write(self._file, json.dumps({**_read(self._file), stream: page[-1].seq}).encode())
         return len(page)
 
@@ -70,7 +72,7 @@ class SliceCompression:
 
 
 def _read(file: Path) -> dict[str, int]:
-    """What is lost or damaged is found again by looking at all slices."""
+    """The stored progress; nothing if the file is lost or damaged: then all slices are checked again."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -97,8 +99,8 @@ def _is_worth_it(entry: SliceEntry) -> bool:
 
 
 def _compress(warehouse: Path, new: NewSlice) -> Path | None:
-    """Put a compressed file in the place of that of a slice; None: it stays as it is. What is missing or
-    damaged is left to those who look for damage."""
+    """Replace the file of a slice by a compressed one; None if it stays as it is. Missing and damaged files
+    are left to `scrub` and `verify`."""
     path = warehouse / new.path
     with storage_errors("compress the slice", path):
         try:

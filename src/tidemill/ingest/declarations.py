@@ -8,11 +8,12 @@ answers can say from when on a metric counts. Lines are never removed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from tidemill.ingest.lines import LineFile
+from tidemill.ingest.lines import CopiedLog, LineFile
 from tidemill.model.errors import DamageError
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.storage import layout
@@ -36,8 +37,9 @@ class DeclarationLog:
     def __init__(self, warehouse: Path, state: Logs) -> None:
         self._file = LineFile(warehouse, layout.DECLARATIONS, _parse)
         self._state = state
+        self.log: Final = CopiedLog(self._file, state)
         self._known: Mapping[str, Sequence[Declaration]] = {}
-        self._seen: tuple[int, int] | None = None
+        self._file_version: tuple[int, int] | None = None
 
     def of(self, stream: str) -> Sequence[Declaration]:
         """The declarations of a stream, in order; its tiles are made for the last one. While the file is
@@ -56,11 +58,11 @@ class DeclarationLog:
         except FileNotFoundError:
             self._file.must_be_new(self._state)
             return ()
-        if (seen := (found.st_size, found.st_mtime_ns)) != self._seen:
+        if (version := (found.st_size, found.st_mtime_ns)) != self._file_version:
             known: dict[str, list[Declaration]] = {}
-            for line in self.lines():
+            for line in self.log.lines():
                 known.setdefault(line.stream, []).append(line)
-            self._known, self._seen = known, seen
+            self._known, self._file_version = known, version
         return self._known.get(stream, ())
 
     def built(self, stream: str, metrics: Mapping[str, DeclaredMetric], sealed: int | None, now: int) -> None:
@@ -68,39 +70,24 @@ class DeclarationLog:
         known = self.of(stream)
         if known and known[-1].metrics == metrics:
             return
-        with self._file.locked(self._state):
-            tail = self._file.tail(self._state.log_head(self._file.name))
-            line = _text(Declaration(stream, metrics, sealed, now))
-            self._file.append([line], tail, "record the declaration")
-            self._file.record(self._state)
-
-    def lines(self) -> Iterator[Declaration]:
-        """Yield all declarations in order. Raises DamageError when one is missing or changed."""
-        yield from self._file.all(self._state.log_head(self._file.name))
-
-    def record(self) -> None:
-        """Make the state take the log as it is, after `recover` made a new state."""
-        self._file.take(self._state)
-
-    def mend(self) -> bool:
-        """Rewrite the log if it is damaged, and return whether it was."""
-        return self._file.mend(self._state)
+        with self.log.locked():
+            self.log.append([_text(Declaration(stream, metrics, sealed, now))], "record the declaration")
 
 
-def _text(of: Declaration) -> bytes:
-    metrics = {name: [metric.core, sorted(metric.columns)] for name, metric in of.metrics.items()}
-    said = {"stream": of.stream, "metrics": metrics, "sealed": of.sealed, "at": of.at}
-    return json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode()
+def _text(one: Declaration) -> bytes:
+    metrics = {name: [metric.core, sorted(metric.columns)] for name, metric in one.metrics.items()}
+    fields = {"stream": one.stream, "metrics": metrics, "sealed": one.sealed, "at": one.at}
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _parse(text: bytes) -> Declaration | None:
     try:
-        said = json.loads(text)
+        fields = json.loads(text)
         metrics = {
             str(name): DeclaredMetric(str(core), frozenset(map(str, columns)))
-            for name, (core, columns) in said["metrics"].items()
+            for name, (core, columns) in fields["metrics"].items()
         }
-        sealed = None if said["sealed"] is None else int(said["sealed"])
-        return Declaration(str(said["stream"]), metrics, sealed, int(said["at"]))
+        sealed = None if fields["sealed"] is None else int(fields["sealed"])
+        return Declaration(str(fields["stream"]), metrics, sealed, int(fields["at"]))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -72,7 +72,7 @@ class _Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _KnownManifest:
     """A manifest as it was last read."""
 
     version: FileVersion
@@ -104,21 +104,21 @@ class Sources:
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
         self._sealed: dict[str, dict[str, _Sealed]] = {}  # by stream and hash
-        self._read_up_to: dict[str, tuple[int, int]] = {}  # by stream: landings, and the last place
-        self._seen: dict[tuple[str, Path], _Seen] = {}
+        self._read_up_to: dict[str, tuple[int, int]] = {}  # by stream: landings, and the last offset
+        self._manifests: dict[tuple[str, Path], _KnownManifest] = {}
         self._unchanged: dict[Path, FileVersion] = {}  # responses whose bytes are those that were sealed
         self._retractions = 0  # that the ledger had when it was read
         self._counted: dict[Path, tuple[FileVersion, Mapping[str, int]]] = {}
 
     def watch(self, stream: Stream, now: int) -> None:
-        """Land entries that have become complete. An error of a manifest is logged once and stops nothing."""
+        """Land entries that have become complete. An error of a known is logged once and stops nothing."""
         if self._warehouse.state.retractions() != self._retractions:
-            self._seen.clear()  # a hash may have been reopened
+            self._manifests.clear()  # a hash may have been reopened
         for path in self._found(stream):
-            seen = self._seen.get((stream.name, path))
-            if seen is not None and seen.version == _version(path) and not _has_changed(seen.left):
+            known = self._manifests.get((stream.name, path))
+            if known is not None and known.version == _version(path) and not _has_changed(known.left):
                 continue
-            self._look(stream, path, now, seen.reported if seen is not None else frozenset())
+            self._check(stream, path, now, known.reported if known is not None else frozenset())
 
     def land(
         self,
@@ -174,7 +174,7 @@ class Sources:
                     found[path] = None
         return list(found)
 
-    def _look(self, stream: Stream, path: Path, now: int, reported: frozenset[str]) -> None:
+    def _check(self, stream: Stream, path: Path, now: int, reported: frozenset[str]) -> None:
         try:
             found, version, left = self._bring_in(stream, path, now, most=AT_ONCE)
         except InputError as error:
@@ -185,17 +185,17 @@ class Sources:
             if found.done.landed:
                 many, where = len(found.done.landed), {"stream": stream.name, "manifest": str(path)}
                 log.info("landed %d complete slices", many, extra=where)
-        said = {str(one.error): one for one in refused}
-        new = [one for text, one in said.items() if text not in reported]
+        mistakes = {str(one.error): one for one in refused}
+        new = [one for text, one in mistakes.items() if text not in reported]
         for one in new[:_REPORTED]:
             log.warning("%s", one.error, extra={"stream": stream.name})
         if len(new) > _REPORTED:
             log.warning("%s: and %d more", path, len(new) - _REPORTED, extra={"stream": stream.name})
         key = stream.name, path
         if any(one.error.retry is Retry.LATER for one in refused):
-            self._seen.pop(key, None)  # a storage error: the next round tries again
+            self._manifests.pop(key, None)  # a storage error: the next round tries again
         else:
-            self._seen[key] = _Seen(version, left, frozenset(said))
+            self._manifests[key] = _KnownManifest(version, left, frozenset(mistakes))
 
     def _bring_in(
         self,
@@ -361,20 +361,20 @@ def _offer(stream: Stream, manifest: RawManifest, one: RawSlice, folder: Path) -
         raise InputError(
             f"the response of {one.hash} {what}: {one.response}",
             where=one.where,
-            hint="it is ok once its response is whole: write that first, then the status",
+            hint="write the whole response first, then set its status to ok",
         )
     if not path.stat().st_size:
         raise InputError(
             f"the response of {one.hash} has no bytes: {one.response}",
             where=one.where,
-            hint="say empty where there was nothing, and failed where it was lost",
+            hint="set the status empty if there was nothing, and failed if it was lost",
         )
     trouble = trouble_with_response(path, stream)
     if trouble is not None:
         raise ResponseError(
             f"the response of {one.hash} {trouble}",
             where=one.where,
-            hint="nothing of it is taken: fetch it again; it is looked at when its bytes change",
+            hint="nothing of it was used: fetch it again; it is read when its bytes change",
         )
     return Offered(path, one.hash, one.declared, metadata_of(manifest.dataset, one.hash))
 

@@ -116,7 +116,7 @@ class _Item:
     file: str = ""  # the file name that shows its format, if it differs from the sender's name
 
 
-_Given = tuple[Path, _Origin, _Item]
+_ToLand = tuple[Path, _Origin, _Item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class Landing:
         progress: Callable[[Landed | Refused], None] | None = None,
     ) -> LandedMany:
         """Land files that each have bounds, a name and metadata of their own, as `land_many` does."""
-        given = (
+        items = (
             (
                 one.path,
                 _Origin(stream, source, arrival, format, one.declared, one.metadata),
@@ -238,7 +238,7 @@ class Landing:
             )
             for one in offered
         )
-        return self._land_all(given, progress)
+        return self._land_all(items, progress)
 
     def land_named(
         self,
@@ -261,11 +261,11 @@ class Landing:
         return LandedMany(done.landed, (*missing, *done.refused))
 
     def _land_all(
-        self, given: Iterable[_Given], progress: Callable[[Landed | Refused], None] | None
+        self, items: Iterable[_ToLand], progress: Callable[[Landed | Refused], None] | None
     ) -> LandedMany:
         landed: list[Landed] = []
         refused: list[Refused] = []
-        for group in _groups(given):
+        for group in _groups(items):
             done, failed = self._land([(origin, item) for _, origin, item in group])
             landed += done
             refused += failed
@@ -332,9 +332,9 @@ class Landing:
         entries = self._log.commit(self._state, news)
         failpoint("landing.after_ledger")
         for entry in entries:
-            mine = with_offsets.get(entry.id)
-            if mine and mine.path != entry.slice.path:  # another process landed it first, on another day
-                (self._warehouse / mine.path).unlink(missing_ok=True)
+            own = with_offsets.get(entry.id)
+            if own and own.path != entry.slice.path:  # another process landed it first, on another day
+                (self._warehouse / own.path).unlink(missing_ok=True)
         return [Landed(entry, new=entry.landings == 1) for entry in entries]
 
     def arrival(self, now: int) -> int:
@@ -478,10 +478,10 @@ def _open(path: Path) -> BinaryIO:
         ) from error
 
 
-def _groups(given: Iterable[_Given]) -> Iterable[list[_Given]]:
-    group: list[_Given] = []
+def _groups(items: Iterable[_ToLand]) -> Iterable[list[_ToLand]]:
+    group: list[_ToLand] = []
     size = 0
-    for one in given:
+    for one in items:
         group.append(one)
         with suppress(OSError):  # reported when the file is opened
             size += one[0].stat().st_size

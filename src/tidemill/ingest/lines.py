@@ -12,7 +12,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Generic, TypeVar
@@ -93,7 +93,7 @@ class LineFile(Generic[Line]):
 
     @contextmanager
     def locked(self, state: Logs | None = None) -> Iterator[None]:
-        """One process at a time; of all machines, if they share a state on a server."""
+        """Lock the log for this process; against all machines, if they share a state on a server."""
         make_folder(self._folder, top=self._warehouse)
         with (
             nullcontext() if state is None else state.hold(self.name),
@@ -161,8 +161,8 @@ class LineFile(Generic[Line]):
         return DamageError(what, where=self.path.relative_to(self._warehouse).as_posix())
 
     def _catch_up(self, known: LogHead | None) -> None:
-        """Of a log in a bucket, have the copy brought up to date if it is behind the state: another process
-        may have appended since this one looked."""
+        """For a log in a bucket: bring the local copy up to date if it is behind the state, since another
+        process may have appended."""
         if known is not None and isinstance(self.path, BucketPath):
             head = _last_head(self.path)
             if head is None or head.lines < known.lines:
@@ -240,15 +240,15 @@ class LineFile(Generic[Line]):
         missing, as far as the two show. Lines that neither has intact are left out, and the rest is chained
         again."""
         with self.locked():
-            mine, other = self._salvage(self.path), self._salvage(self._other)
-            if mine.is_whole and (other.lines <= mine.lines or not other.is_whole):
+            own, other = self._salvage(self.path), self._salvage(self._other)
+            if own.is_whole and (other.lines <= own.lines or not other.is_whole):
                 return None
-            if other.is_whole and other.lines >= mine.lines:
+            if other.is_whole and other.lines >= own.lines:
                 self._put_back(b"".join(other.texts))
                 return Salvaged(other.lines, 0)
-            best = max(mine, other, key=lambda one: (len(one.texts), one is mine))
+            best = max(own, other, key=lambda one: (len(one.texts), one is own))
             self.replace([_body(text, number) for number, text in enumerate(best.texts, 1)])
-            return Salvaged(len(best.texts), max(mine.lines, other.lines) - len(best.texts))
+            return Salvaged(len(best.texts), max(own.lines, other.lines) - len(best.texts))
 
     def check_copy(self) -> None:
         """DamageError if the copy of the log is not what was written to it."""
@@ -256,7 +256,7 @@ class LineFile(Generic[Line]):
             where = self._other.relative_to(self._warehouse).as_posix()
             raise DamageError("a line is not the one that was written there", where=where)
 
-    def copy_anew(self) -> None:
+    def rewrite_copy(self) -> None:
         """Rewrite the copy from the log."""
         if isinstance(self.path, BucketPath):
             return
@@ -284,8 +284,7 @@ class LineFile(Generic[Line]):
         return _Lines(good, max([len(texts), *heads]), is_whole=is_whole)
 
     def record(self, state: Logs) -> None:
-        """Make the state take the log as it is: its head, and a copy of new lines. The caller must hold
-        the lock."""
+        """Record the log in the state: its head, and a copy of new lines. The caller must hold the lock."""
         known = state.log_head(self.name)
         texts = self.texts() if known is None else self._since(known)
         head = head_at(texts[-1]) if texts else None
@@ -315,7 +314,7 @@ class LineFile(Generic[Line]):
         with self.locked(state):
             self.record(state)
 
-    def mend(self, state: Logs) -> bool:
+    def repair(self, state: Logs) -> bool:
         """If the log is damaged, rewrite it from the copy in the state; returns whether it was damaged.
 
         Raises DamageError when the state does not have all lines.
@@ -373,7 +372,7 @@ class LineFile(Generic[Line]):
         if found.is_changed:
             raise self.damage(f"line {head.lines} is not the one that was written there")
         if head == known:
-            return  # nearly always
+            return  # the usual case
         if head.lines < known.lines:
             raise self.damage(self._behind(head, known))
         if head.lines == known.lines:
@@ -435,3 +434,32 @@ def _body(text: bytes, number: int) -> bytes:
     fields.pop("chain", None)
     fields |= {name: number for name in ("n", "group") if name in fields}
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class CopiedLog(Generic[Line]):
+    """A log whose lines the state has a copy of."""
+
+    def __init__(self, file: LineFile[Line], state: Logs) -> None:
+        self.file: Final = file
+        self._state = state
+
+    def lines(self) -> Iterator[Line]:
+        """All lines, in order. DamageError if one is missing or changed."""
+        yield from self.file.all(self._state.log_head(self.file.name))
+
+    def locked(self) -> AbstractContextManager[None]:
+        return self.file.locked(self._state)
+
+    def append(self, bodies: Sequence[bytes], act: str) -> None:
+        """Append lines (JSON objects as text), also to the copy. The caller must hold the lock."""
+        tail = self.file.tail(self._state.log_head(self.file.name))
+        self.file.append(bodies, tail, act)
+        self.file.record(self._state)
+
+    def record(self) -> None:
+        """Record the log in the state, after `recover` made a new one."""
+        self.file.take(self._state)
+
+    def repair(self) -> bool:
+        """If the log is damaged, rewrite it from the copy in the state; whether it was."""
+        return self.file.repair(self._state)

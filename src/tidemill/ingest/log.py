@@ -101,7 +101,7 @@ class LandingLog:
         if a line is missing or changed."""
         yield from self._file.all(state.log_head(self._file.name) if state is not None else None)
 
-    def mend(self, state: Ledger) -> bool:
+    def repair(self, state: Ledger) -> bool:
         """If the log is damaged, rewrite it from the ledger, which has the same facts; whether it was."""
         with self._file.locked(state):
             damaged = self._file.is_damaged(state)
@@ -154,7 +154,7 @@ class LandingLog:
         """Rewrite the log from a state that knows more: the log was lost, changed, or is an old copy. Until
         that is done, the state records no head that the new log does not have."""
         entries = state.slices()
-        landed = [(entry.slice, again) for entry, again in retold(entries)]
+        landed = [(entry.slice, again) for entry, again in landings_in(entries)]
         landed += [(entry.slice, False) for entry in entries for _ in range(entry.landings - 1)]
         state.forget_log(self._file.name)
         head = self._file.replace([_text(Line(n, n, *landing)) for n, landing in enumerate(landed, 1)])
@@ -171,7 +171,7 @@ class _Settled:
     last: int  # the number of the last landing
 
 
-def retold(entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, bool]]:
+def landings_in(entries: Sequence[SliceEntry]) -> Iterator[tuple[SliceEntry, bool]]:
     """How each offset of a ledger was taken, by a first landing or a retry. The former offsets of a retried
     slice are not known any more, only how often it was retried: any gap before it will do."""
     moved = {entry.id: entry.retried for entry in entries if entry.retried}
@@ -207,9 +207,9 @@ def scan_slices(warehouse: Path) -> list[SliceEntry]:
 
 def as_fields(new: NewSlice) -> dict[str, object]:
     declared = [new.declared.start, new.declared.end] if new.declared else None
-    said = {"metadata": new.metadata} if new.metadata is not None else {}
+    extra = {"metadata": new.metadata} if new.metadata is not None else {}
     if new.replays is not None:
-        said["replays"] = new.replays
+        extra["replays"] = new.replays
     return {
         "id": new.id,
         "stream": new.stream,
@@ -221,7 +221,7 @@ def as_fields(new: NewSlice) -> dict[str, object]:
         "size": new.size,
         "arrival": new.arrival,
         "declared": declared,
-        **said,
+        **extra,
     }
 
 

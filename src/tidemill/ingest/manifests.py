@@ -76,7 +76,7 @@ class RawSlice:
     status: RawStatus
     declared: Interval | None
     response: PurePosixPath  # relative to the folder of the manifest, and inside it
-    where: str  # its place in the manifest
+    where: str  # its position in the manifest
     error: str | None = None  # the error that the collector recorded
 
 
@@ -97,8 +97,8 @@ class RawManifest:
 
 def metadata_of(dataset: RawDataset, hash_: str) -> str:
     """What the ledger keeps of a slice from a manifest, as canonical JSON."""
-    said = {"dataset": dataset.facts, "slice_hash": hash_}
-    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    fields = {"dataset": dataset.facts, "slice_hash": hash_}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def is_from_manifest(hash_: str, metadata: str | None) -> bool:
@@ -109,10 +109,10 @@ def is_from_manifest(hash_: str, metadata: str | None) -> bool:
 def facts_of(metadata: str | None) -> dict[str, object]:
     """The facts of the dataset in what `metadata_of` made; nothing if it was not made there."""
     try:
-        said = json.loads(metadata or "null")
+        fields = json.loads(metadata or "null")
     except (ValueError, RecursionError):
         return {}
-    facts = said.get("dataset") if isinstance(said, dict) and "slice_hash" in said else None
+    facts = fields.get("dataset") if isinstance(fields, dict) and "slice_hash" in fields else None
     return {key: facts[key] for key in _FACTS if key in facts} if isinstance(facts, dict) else {}
 
 
@@ -209,16 +209,16 @@ def _slice(entry: object, where: str) -> RawSlice:
     if declared is None and status is RawStatus.OK:
         raise _wrong(where, "does not say which time it covers", _BOUNDS)
     error = entry.get("error")
-    said = error if isinstance(error, str) or error is None else json.dumps(error, ensure_ascii=False)
+    message = error if isinstance(error, str) or error is None else json.dumps(error, ensure_ascii=False)
     response = _response(entry.get("response"), hash_, f"{where}.response")
-    return RawSlice(hash_, status, declared, response, where, said)
+    return RawSlice(hash_, status, declared, response, where, message)
 
 
-def _status(given: object, where: str) -> RawStatus:
+def _status(value: object, where: str) -> RawStatus:
     try:
-        return RawStatus(given.lower() if isinstance(given, str) else "")
+        return RawStatus(value.lower() if isinstance(value, str) else "")
     except ValueError:
-        what = "is missing" if given is None else f"is {str(given)[:40]!r}"
+        what = "is missing" if value is None else f"is {str(value)[:40]!r}"
         raise _wrong(where, what, f"statuses: {', '.join(RawStatus)}") from None
 
 
@@ -257,40 +257,40 @@ def _instant(entry: Mapping[str, object], key: str, where: str) -> int | None:
     return found[0] if found else None
 
 
-def _response(given: object, hash_: str, where: str) -> PurePosixPath:
-    if given is None:
+def _response(value: object, hash_: str, where: str) -> PurePosixPath:
+    if value is None:
         return PurePosixPath("responses", f"{hash_}.json")
-    if not isinstance(given, str) or not given.strip() or len(given) > 1024:
+    if not isinstance(value, str) or not value.strip() or len(value) > 1024:
         raise _wrong(where, "is not the name of a file", _INSIDE)
-    path = PurePosixPath(given)
-    if "\0" in given or "\\" in given or "://" in given or path.is_absolute() or ".." in path.parts:
-        raise _wrong(where, f"leads out of the folder: {given[:80]!r}", _INSIDE)
+    path = PurePosixPath(value)
+    if "\0" in value or "\\" in value or "://" in value or path.is_absolute() or ".." in path.parts:
+        raise _wrong(where, f"leads out of the folder: {value[:80]!r}", _INSIDE)
     return path
 
 
-def _dataset(given: object, where: str, folder: PurePath) -> RawDataset:
+def _dataset(value: object, where: str, folder: PurePath) -> RawDataset:
     """From the manifest; what it leaves out, from the names of its folders."""
-    said = dataset_of_folder(folder)
-    if given is None:
-        return said
-    if not isinstance(given, dict):
+    from_folder = dataset_of_folder(folder)
+    if value is None:
+        return from_folder
+    if not isinstance(value, dict):
         raise InputError("dataset is not an object", where=where, hint='{"source", "kind", "symbol", …}')
-    limit = given.get("limit", said.limit)
+    limit = value.get("limit", from_folder.limit)
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise InputError(
             "dataset.limit is not a number of rows", where=where, hint="write 500, or leave it out"
         )
     return RawDataset(
-        source=_word(given, "source", said.source, where),
-        kind=_word(given, "kind", said.kind, where),
-        symbol=_word(given, "symbol", said.symbol, where),
-        interval=_word(given, "interval", said.interval, where),
+        source=_text_of(value, "source", from_folder.source, where),
+        kind=_text_of(value, "kind", from_folder.kind, where),
+        symbol=_text_of(value, "symbol", from_folder.symbol, where),
+        interval=_text_of(value, "interval", from_folder.interval, where),
         limit=limit,
     )
 
 
-def _word(given: Mapping[str, object], key: str, otherwise: str | None, where: str) -> str | None:
-    found = given.get(key)
+def _text_of(values: Mapping[str, object], key: str, otherwise: str | None, where: str) -> str | None:
+    found = values.get(key)
     if found is None:
         return otherwise
     if not isinstance(found, str) or not found.strip() or len(found) > 128 or not found.isprintable():

@@ -85,7 +85,7 @@ class RetractionLog:
         with self._file.locked():
             self._file.append([_text(line) for line in lines], self._file.tail(), "record the retractions")
 
-    def mend(self, state: State) -> bool:
+    def repair(self, state: State) -> bool:
         """If the log is damaged, rewrite it from the state: from its copy of the lines, else from the ledger.
         Whether it was."""
         with self._file.locked(state):
@@ -113,14 +113,14 @@ class RetractionLog:
     def _rewrite(self, state: State) -> Tail[RetractionLine]:
         if not self._file.restore(state):
             state.forget_log(self._file.name)
-            self._file.replace([_text(line) for line in retold(state.slices())])
+            self._file.replace([_text(line) for line in retractions_in(state.slices())])
         self._file.record(state)
         return self._file.tail()
 
     def _unapplied(self, state: State, last: int) -> list[RetractionLine]:
         """Retractions that the state does not know yet, at most one for each stream."""
         known = state.retractions()
-        if known == last:  # nearly always, and then nothing is read
+        if known == last:  # the usual case: nothing is read
             return []
         found = _not_applied(state, self._file.all(state.log_head(self._file.name)))
         if len({line.act.stream for line in found}) < len(found):
@@ -160,7 +160,7 @@ def is_deciding_again(state: Ledger, stream: str) -> bool:
     return any(entry.attempt for entry in state.pending(stream, 1)[:1])
 
 
-def retold(entries: Sequence[SliceEntry]) -> list[RetractionLine]:
+def retractions_in(entries: Sequence[SliceEntry]) -> list[RetractionLine]:
     """The retractions according to a ledger. Which of them sent a slice back is not known any more, only how
     often: it is attributed to the last ones that can have done it, which gives the same ledger."""
     gone = [entry for entry in entries if entry.status is SliceStatus.RETRACTED]
@@ -303,7 +303,7 @@ def with_retractions(entries: Sequence[SliceEntry], lines: Sequence[RetractionLi
 
 
 def _retracted(entry: SliceEntry, line: RetractionLine) -> SliceEntry:
-    marked = replace(
+    retracted = replace(
         entry,
         status=SliceStatus.RETRACTED,
         decision=line.decisions[entry.id],
@@ -312,9 +312,9 @@ def _retracted(entry: SliceEntry, line: RetractionLine) -> SliceEntry:
         retract_reason=line.act.reason,
     )
     if line.outcome is None:
-        return marked
+        return retracted
     return replace(
-        marked,
+        retracted,
         counts=line.outcome.counts,
         observed=line.outcome.observed,
         watermark=line.outcome.watermark,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from tidemill.ingest.declarations import DeclarationLog
 from tidemill.ingest.expiries import ExpiryLog
 from tidemill.ingest.gateway.gateways import GatewayLog
-from tidemill.ingest.lines import LineFile
+from tidemill.ingest.lines import CopiedLog, LineFile
 from tidemill.ingest.log import LandingLog
 from tidemill.ingest.retractions import RetractionLog
 from tidemill.model.damage import Damage, FileKind
@@ -26,49 +27,63 @@ from tidemill.storage.state.protocol import State
 log = logging.getLogger(__name__)
 
 _MEANING: Final = {  # of a line that is lost
-    layout.LANDINGS: "slices that landed are looked for on disk and in raw",
+    layout.LANDINGS: "slices that landed are searched for on disk and in raw",
     layout.RETRACTIONS: "slices that were retracted may count again: retract them again",
-    layout.EXPIRIES: "what has expired may be asked for again",
+    layout.EXPIRIES: "what has expired may be requested again",
     layout.DECLARATIONS: "answers may not say from when on a metric counts",
-    layout.GATEWAYS: "a log of a gateway that is missing may not be missed",
+    layout.GATEWAYS: "a missing log of a gateway may go unnoticed",
 }
 NAMES: Final = (layout.LANDINGS, layout.RETRACTIONS, layout.EXPIRIES, layout.DECLARATIONS, layout.GATEWAYS)
+
+
+class _Log(NamedTuple):
+    """What all logs have in common."""
+
+    lines: Callable[[], Iterator[object]]
+    record: Callable[[], None]
+    repair: Callable[[], bool]
+
+
+def _logs(warehouse: Path, state: State) -> dict[str, _Log]:
+    landings, retractions = LandingLog(warehouse), RetractionLog(warehouse)
+    copied: dict[str, CopiedLog[Any]] = {
+        layout.EXPIRIES: ExpiryLog(warehouse, state).log,
+        layout.DECLARATIONS: DeclarationLog(warehouse, state).log,
+        layout.GATEWAYS: GatewayLog(warehouse, state).log,
+    }
+    return {
+        layout.LANDINGS: _Log(
+            partial(landings.lines, state), partial(landings.record, state), partial(landings.repair, state)
+        ),
+        layout.RETRACTIONS: _Log(
+            partial(retractions.lines, state),
+            partial(retractions.record, state),
+            partial(retractions.repair, state),
+        ),
+        **{name: _Log(one.lines, one.record, one.repair) for name, one in copied.items()},
+    }
 
 
 def check_log(warehouse: Path, state: State, name: str) -> bool:
     """Read a log, without a lock. DamageError if a line is missing or changed; False: the state does not know
     its length, so that lines missing at its end would not be noticed."""
     is_known = state.log_head(name) is not None
-    lines: dict[str, Callable[[], Iterator[object]]] = {
-        layout.LANDINGS: lambda: LandingLog(warehouse).lines(state),
-        layout.RETRACTIONS: lambda: RetractionLog(warehouse).lines(state),
-        layout.EXPIRIES: lambda: ExpiryLog(warehouse, state).lines(),
-        layout.DECLARATIONS: lambda: DeclarationLog(warehouse, state).lines(),
-        layout.GATEWAYS: lambda: GatewayLog(warehouse, state).lines(),
-    }
-    for _ in lines[name]():
+    for _ in _logs(warehouse, state)[name].lines():
         pass
     return is_known
 
 
-def mend_log(warehouse: Path, state: State, name: str) -> bool:
+def repair_log(warehouse: Path, state: State, name: str) -> bool:
     """If the log is damaged, rewrite it from the state; whether it was. DamageError if the state does not
     have enough."""
-    mend: dict[str, Callable[[], bool]] = {
-        layout.LANDINGS: lambda: LandingLog(warehouse).mend(state),
-        layout.RETRACTIONS: lambda: RetractionLog(warehouse).mend(state),
-        layout.EXPIRIES: lambda: ExpiryLog(warehouse, state).mend(),
-        layout.DECLARATIONS: lambda: DeclarationLog(warehouse, state).mend(),
-        layout.GATEWAYS: lambda: GatewayLog(warehouse, state).mend(),
-    }
-    return mend[name]()
+    return _logs(warehouse, state)[name].repair()
 
 
-def mend_logs(warehouse: Path, state: State) -> None:
+def repair_logs(warehouse: Path, state: State) -> None:
     """All of them, as far as the state has enough."""
     for name in NAMES:
         try:
-            mend_log(warehouse, state, name)
+            repair_log(warehouse, state, name)
         except StorageError as error:
             log.warning("a log could not be repaired: %s", error)
 
@@ -78,9 +93,9 @@ def check_copy(warehouse: Path, name: str) -> None:
     LineFile(warehouse, name, _is_line).check_copy()
 
 
-def mend_copy(warehouse: Path, name: str) -> None:
+def repair_copy(warehouse: Path, name: str) -> None:
     """Write the copy of a log again."""
-    LineFile(warehouse, name, _is_line).copy_anew()
+    LineFile(warehouse, name, _is_line).rewrite_copy()
 
 
 def restore_logs(warehouse: Path) -> list[Damage]:
@@ -108,8 +123,5 @@ def _is_line(text: bytes) -> bool | None:
 
 def record_logs(warehouse: Path, state: State) -> None:
     """Record the logs in a state that was made again."""
-    LandingLog(warehouse).record(state)
-    RetractionLog(warehouse).record(state)
-    ExpiryLog(warehouse, state).record()
-    DeclarationLog(warehouse, state).record()
-    GatewayLog(warehouse, state).record()
+    for one in _logs(warehouse, state).values():
+        one.record()

@@ -65,24 +65,24 @@ def sniff(head: bytes, name: str, format: Format | None = None) -> tuple[Format,
         )
     inner = head if codec is Codec.NONE else _unpacked_head(head, codec, name)
     found = _content(inner, name)
-    wanted, why = (format, "--format") if format else (claimed, "its name")
+    expected, why = (format, "--format") if format else (claimed, "its name")
     if not inner:
-        return wanted or Format.NDJSON, codec
+        return expected or Format.NDJSON, codec
     if found in _COLUMNAR and codec is not Codec.NONE:
         raise InputError(
             f"{found} inside {_CODEC_WORDS[codec]} cannot be read in steps",
             where=name,
             hint=f"unpack it first; {found} is compressed inside",
         )
-    if wanted is None:
+    if expected is None:
         return found or _by_text(inner, name), codec
-    if (found in _COLUMNAR or wanted in _COLUMNAR) and found is not wanted:
+    if (found in _COLUMNAR or expected in _COLUMNAR) and found is not expected:
         raise InputError(
-            f"{why} says {wanted}, its content is {found or 'text'}", where=name, hint=FORMAT_HINT
+            f"{why} says {expected}, its content is {found or 'text'}", where=name, hint=FORMAT_HINT
         )
-    if format is None and wanted is Format.JSON and _is_ndjson(inner):
+    if format is None and expected is Format.JSON and _is_ndjson(inner):
         return Format.NDJSON, codec
-    return wanted, codec
+    return expected, codec
 
 
 def by_name(name: str) -> tuple[Format | None, Codec]:

@@ -44,7 +44,7 @@ def _expand_one(pattern: str) -> list[Path]:
             return files
     except OSError as error:
         raise InputError(
-            f"cannot be looked at: {error.strerror or error}", where=pattern, hint="check its permissions"
+            f"cannot be examined: {error.strerror or error}", where=pattern, hint="check its permissions"
         ) from error
     raise InputError("there is no such file", where=pattern, hint=KINDS_HINT)
 

@@ -84,7 +84,7 @@ class Warehouse:
         return leases.sharing(self.root, self.state, self.project.engine.lease)
 
     def working(self, act: str, patience: float = 0.0) -> AbstractContextManager[HeldLeases]:
-        """Work on all streams, alone; others are waited for so many seconds at most, or BusyError."""
+        """Work on all streams alone; wait at most `patience` seconds for other processes, then BusyError."""
         length, streams = self.project.engine.lease, self.project.streams
         return leases.working(self.root, self.state, length, streams, act, patience)
 
@@ -104,7 +104,7 @@ class Warehouse:
         cores = said.cores if isinstance(said.cores, int) else None
         settings = SessionSettings(said.master, cores, said.memory, said.conf)
         shared: Path | None = self.root
-        if isinstance(self.root, BucketPath):  # which every machine reaches by itself
+        if isinstance(self.root, BucketPath):  # every machine connects to it by itself
             shared = None
             if not runs_here(self._spark, settings):
                 os.environ[SHARED_STAGING] = "1"
@@ -139,8 +139,8 @@ class Warehouse:
         self.readers.forget(stream)
 
     def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
-        """What a table holds now, for any thread; None before anybody wrote to it. Parts that are lost for
-        good are left out of it: `lost` says which."""
+        """The current contents of a table, for any thread; None before the first write. Parts that are lost
+        for good are left out: `lost` lists them."""
         found = self.readers.snapshot(kind, stream)
         return found if found is None else self.without_lost(kind, stream, found)
 
@@ -151,8 +151,8 @@ class Warehouse:
         return replace(found, parts=[part for part in found.parts if part.path not in lost])
 
     def lost(self, kind: layout.TableKind, stream: str, found: Snapshot | None = None) -> list[Loss]:
-        """Parts of a table that are damaged, that nothing can make again, and that nobody has put back.
-        `found` is the table, if the caller has it."""
+        """Damaged parts of a table that cannot be made again and were not restored. `found` is the table, if
+        the caller has it."""
         known = self.expiries.losses(stream).get(kind, ())
         found = (found or self.readers.snapshot(kind, stream)) if known else None
         if found is None:

@@ -128,7 +128,7 @@ class TenantRefusals:
 def tenant_overview_of(
     workers: Workers, refusals: TenantRefusals, stream: str, tenant: str
 ) -> TenantOverview:
-    """It reads which rows are the tenant's; of a part once."""
+    """One tenant's view of a stream. Each part of raw is read once for the rows of the tenant."""
     warehouse, declared = workers.warehouse, workers.project.stream(stream)
     now, own = warehouse.clock(), own_rows(warehouse.snapshot("raw", stream), tenant)
     recent = sum(one.rows for one in own.values() if one.arrival > now - OVER)

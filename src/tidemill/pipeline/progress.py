@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.reports import TickReport
 
 INTERVALS: Final = 60  # intervals without a round after which the pipeline counts as stalled …
-PATIENCE: Final = 5 * MINUTE  # … but not before this; also how long a queue may stand still
+PATIENCE: Final = 5 * MINUTE  # … but not before this; also how long a queue may be stuck
 
 
 class Pulse:

@@ -46,7 +46,7 @@ class RemakePlan:
 
 
 class Rebuilder:
-    """Of one warehouse."""
+    """Rebuilds the outputs of one warehouse."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers

@@ -21,7 +21,7 @@ from tidemill.ingest.adopt import Adopted, adopt
 from tidemill.ingest.gateway.folders import live_folders
 from tidemill.ingest.log import LandingLog, scan_slices
 from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
-from tidemill.ingest.slice_logs import mend_logs, record_logs, restore_logs
+from tidemill.ingest.slice_logs import record_logs, repair_logs, restore_logs
 from tidemill.ingest.warehouse import Progress as ShowProgress
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.clock import Clock
@@ -86,15 +86,15 @@ def recover_state(
                 mending = Mending(workers, mending)
                 result = _fill(workers, mending, opening.name_of(warehouse, project.state), lost)
         if held is not None:
-            held.confirm()  # or the new state would lack what another process has done
+            held.confirm()  # otherwise the new state would lack what another process has done
             held.abandon()
         opening.replace_with_fresh(warehouse, project.state)
     return result
 
 
 def _hold_all(stack: ExitStack, project: Project) -> HeldLeases | None:
-    """Keep all others from working, by the leases of the state that is to be replaced; they go with it. None:
-    it cannot be used, so nobody on another machine works with it either."""
+    """Keep all other processes from working, by the leases of the state that is to be replaced; they end with
+    it. None if that state cannot be used: then no process on another machine can work with it either."""
     warehouse, store = project.warehouse, project.state
     try:
         if opening.exists(warehouse, store):
@@ -124,7 +124,7 @@ def _restore_logs(warehouse: Path, store: StateStore) -> list[Damage]:
     try:
         if opening.exists(warehouse, store):
             with closing(opening.open_store(warehouse, store)) as old:
-                mend_logs(warehouse, old)
+                repair_logs(warehouse, old)
     except StorageError as error:
         log.warning("the state in use cannot say what the logs have lost: %s", error)
     return restore_logs(warehouse)
@@ -193,14 +193,14 @@ def _unknown(adopted: Adopted) -> list[Damage]:
 def _recover_gate(workers: Workers, stream: str) -> bool:
     acceptor = workers.acceptor(stream)
     workers.state.replace_runs(stream, workers.state.runs(stream), rebuild_runs(acceptor))
-    # Where all batches were undone none of them says it, and the log must not be read from its start.
+    # If all batches were undone, none of them has the version, and the log must not be read from its start.
     seen = {"raw": acceptor.raw.version, "quarantine": acceptor.quarantine.version}
     workers.state.record_seen(stream, seen)
     return True
 
 
 def _recover_output(workers: Workers, stream: str, output: str) -> int:
-    """Of the outputs as they are now: they are opened again after something of them was set aside."""
+    """Recover one output, opened again, since files of it may have been set aside."""
     return workers.output(stream, output).recover(workers.warehouse.clock())
 
 
@@ -258,7 +258,7 @@ def _progress(
     """As the last committed batch recorded it, unless another one was undone since."""
     said = (fact.footer.progress for fact in facts if isinstance(fact.footer, BatchFooter))
     listed = [one for one in said if one is not None]
-    if not listed:  # by a version that had clocks only
+    if not listed:  # written by a version that had clocks only
         return Progress(min((clock.watermark for clock in clocks_left(raw)), default=None))
     last = max(listed, key=lambda one: one.version)
     return last.progress if last.version == raw.version else progress_left(raw, rules, ledger)

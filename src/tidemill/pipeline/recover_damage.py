@@ -1,5 +1,6 @@
-"""Damage that `recover` meets while there is no state yet: files are set aside and left out of their tables,
-so that the rounds that follow make again what they held. What cannot be made again is listed; nothing stops.
+"""Handles damage that `recover` finds while there is no state yet: files are set aside and removed from their
+tables, so that later rounds make their contents again. What cannot be made again is listed; recovery
+continues.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class OutdatedLedgerError(Exception):
 
 
 class Mending:
-    """Of one recovery, which may begin again."""
+    """The damage of one recovery, which may begin again."""
 
     def __init__(self, workers: Workers, before: Mending | None = None) -> None:
         self._workers = workers
-        self.set_aside: dict[str, str] = {} if before is None else before.set_aside  # file -> its new place
+        self.set_aside: dict[str, str] = {} if before is None else before.set_aside  # file -> its new path
         self._left: list[Damage] = [] if before is None else before._left
         self._undone: set[str] = set() if before is None else before._undone  # streams that lost batches
         self.has_ledger = False  # whether the new state knows which slices are accepted
@@ -64,8 +65,8 @@ class Mending:
         self._left += damages
 
     def attempt(self, stream: str, work: Callable[[], Done]) -> Done | None:
-        """What the work gives. Each damaged file that it meets is set aside, and it begins again; None when
-        it meets one that cannot be made again."""
+        """The result of the work. When it finds a damaged file, that is set aside and the work begins again;
+        None when it finds one that cannot be made again."""
         while True:
             try:
                 return work()
@@ -109,8 +110,8 @@ class Mending:
         return True
 
     def _record_losses(self, damage: Damage, now: int) -> None:
-        """Where raw is gone nothing makes again what the part held: answers say so from now on. There is no
-        state to ask which tiles those are, so that all of its span counts as lost."""
+        """Record what is lost with a part whose raw is gone, so that answers report it. There is no state to
+        tell which tiles those are, so all of its span counts as lost."""
         lost = lost_with(self._workers.warehouse, damage, now)
         self._workers.warehouse.expiries.append(lost)
         if lost:
@@ -123,7 +124,7 @@ class Mending:
         table = Table.existing(root / folder)
         if table is not None:
             parts = layout.in_table(root / folder, root, [damage.file])
-            whole = damage.kind is FileKind.CHAIN  # they say together what they are made of
+            whole = damage.kind is FileKind.CHAIN  # only all parts together show what they are made of
             table.leave_out([one.path for one in table.snapshot().parts] if whole else parts, now)
 
     def _undo(self, damage: Damage, now: int) -> bool:
@@ -175,8 +176,8 @@ class Mending:
         return True
 
     def finish(self) -> None:
-        """Slices that were decided before others that still are go back to the gate: as after a retraction,
-        they meet the watermark of their place in the ledger."""
+        """Send slices that were decided after lost ones back to the gate: as after a retraction, they are
+        compared with the watermark at their ledger offset."""
         state = self._workers.state
         for stream in sorted(self._undone):
             entries = state.slices(stream)

@@ -1,8 +1,9 @@
 """What `recover` does when the log of landings has lost lines that neither the state nor the copy of the log
-has: the slices themselves and the parts of raw and quarantine say what they can, and the rest is listed.
+has: facts are restored from the slices themselves and from the parts of raw and quarantine, and the rest is
+listed.
 
 The parts name slices with their outcomes, and their rows say when each slice arrived. What only the log knew
-(source, name, declared bounds, the window of a gateway) is lost, and said to be.
+(source, name, declared bounds, the window of a gateway) is lost, and reported.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _MOST_NAMED: Final = 5  # slices that a message lists
 
 @dataclass(frozen=True, slots=True)
 class Salvaged:
-    """The ledger with the slices that the log does not know, at their places; what is not known of them."""
+    """The ledger with the slices that the log does not know, at their offsets; and what is not known of
+    them."""
 
     entries: Sequence[SliceEntry]
     lost: Sequence[Damage]
@@ -58,7 +60,7 @@ class Salvaged:
 
 @dataclass(slots=True)
 class _Found:
-    """One slice, as parts and files tell of it."""
+    """One slice, as found in parts and files."""
 
     id: str
     stream: str
@@ -95,7 +97,7 @@ def _named(workers: Workers) -> dict[str, _Found]:
             try:
                 said = footers(path)
             except DamageError:
-                continue  # it is set aside later, and the slices it held are decided again
+                continue  # it is set aside later, and its slices are decided again
             for footer in said:
                 sources.update(clock.source for clock in footer.clocks)
                 for one in footer.slices:
@@ -156,14 +158,14 @@ def _kinds(path: Path) -> tuple[Format, Codec]:
 
 
 def _by_file(path: Path) -> int:
-    """When it was written, which is when it arrived; within the day that its folder says."""
+    """The arrival of a slice by its file: when it was written, limited to the day of its folder."""
     day = parse_instant(f"{path.parent.name}T00:00:00Z")
     return min(max(path.stat().st_mtime_ns // 1000, day), day + DAY - 1)
 
 
 def _merged(entries: Sequence[SliceEntry], slices: Sequence[tuple[NewSlice, int]]) -> list[SliceEntry]:
-    """Each at the place that its arrival gives it; those that are known stay in their order. One that was
-    tried again took a place each time."""
+    """The ledger, with found slices inserted by arrival; known ones stay in their order. A slice that was
+    tried again has an offset for each try."""
     latest, keys = -(1 << 63), []
     for entry in entries:
         latest = max(latest, entry.slice.arrival)
@@ -179,7 +181,7 @@ def _merged(entries: Sequence[SliceEntry], slices: Sequence[tuple[NewSlice, int]
 
 
 def _losses(workers: Workers, slices: Sequence[tuple[NewSlice, int]]) -> Iterator[Damage]:
-    """By stream: which slices the log did not know, and what of them is guessed or not known."""
+    """By stream: which slices the log did not know, and which of their facts are guessed or unknown."""
     file = f"{layout.SLICES}/{layout.LANDINGS}"
     for stream in sorted({new.stream for new, _ in slices}):
         mine = [new for new, _ in slices if new.stream == stream]
@@ -202,13 +204,14 @@ def _listed(slices: Sequence[NewSlice]) -> str:
     return f"{len(slices)} slices ({names}{f' and {more} more' if more > 0 else ''})"
 
 
-# -- acts that the tables know of, and their log does not
+# -- retractions and expiries that only the tables know of
 
 
 def forgotten_retractions(
     workers: Workers, entries: Sequence[SliceEntry], lines: Sequence[RetractionLine]
 ) -> list[RetractionLine]:
-    """Acts that the log of raw tells of: without the log of retractions the slices would count again."""
+    """Retractions that the log of raw shows and the log of retractions has lost: without them the slices
+    would count again."""
     by_id, known = {entry.id: entry for entry in entries}, {line.act.slice for line in lines}
     found: dict[str, RetractionLine] = {}
     for stream in workers.project.streams:
@@ -227,7 +230,7 @@ def forgotten_retractions(
 
 
 def forgotten_expiries(workers: Workers, now: int) -> list[Expiry]:
-    """What raw itself says to have let go of, beyond what the log of expiries knows."""
+    """Expiries that raw shows and the log of expiries has lost."""
     found: list[Expiry] = []
     for stream in workers.project.streams:
         table = Table.existing(layout.raw(workers.root, stream))

@@ -1,5 +1,5 @@
-"""What is lost for good with a damaged part of rollups or of streaming results, by what the log of its table
-says: for `recover`, which has no state that knows what the part held. Looks only.
+"""Finds what is lost for good with a damaged part of rollups or of streaming results, from the log of its
+table: for `recover`, which has no state that knows the contents of the part. It only reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemill.storage.tables.table import Table
 
 
 def lost_with(warehouse: Warehouse, damage: Damage, now: int) -> list[Loss]:
-    """Nothing, where all that the part held can be made again."""
+    """The losses; none if everything in the part can be made again."""
     if damage.kind not in (FileKind.ROLLUP, FileKind.RESULT):
         return []
     part = _part(warehouse.root, damage)
@@ -47,8 +47,8 @@ def _part(root: Path, damage: Damage) -> Part | None:
 
 
 def _gone_before(warehouse: Warehouse, stream: str, level: Level) -> int | None:
-    """Before which instant tiles cannot be made again of raw; whether those below are whole is not known yet.
-    What a finer level still has is read from there."""
+    """The instant before which tiles cannot be made again from raw. Whether the tiles below are intact is not
+    known yet; what a finer level still has is read from there."""
     horizons = warehouse.expiries.horizons(stream)
     below = [f"{ROLLUPS}{one.name}" for one in LEVELS[: LEVELS.index(level)]]
     return max((horizons[kind] for kind in (RAW, *below) if kind in horizons), default=None)

@@ -1,7 +1,7 @@
-"""`repair`: sets damaged files aside and has what they held made again, from slices or from raw.
+"""`repair`: sets damaged files aside, and has their contents made again from slices or from raw.
 
-It makes nothing itself: what is set aside counts as not made, and the rounds that follow make it, as after
-any other change. The plan is a list of steps, and the run does exactly those.
+It makes nothing itself: what is set aside counts as not made, and later rounds make it, as after any other
+change. The plan is a list of steps, and the run does exactly those.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Loss
 from tidemill.ingest.gateway.set_aside import damaged_logs
-from tidemill.ingest.slice_logs import mend_copy, mend_log
+from tidemill.ingest.slice_logs import repair_copy, repair_log
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, format_instant
 from tidemill.pipeline.scrub import scrub
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REASON_SUFFIX: Final = ".damage.json"  # beside a file that was set aside
+REASON_SUFFIX: Final = ".damage.json"  # suffix of the note beside a file that was set aside
 _MILLISECOND: Final = 1000
-_LOGS: Final = (FileKind.SLICE_LOG, FileKind.TABLE_LOG)  # which say what else there is: repaired first
+# logs show what else there is: they are repaired first
+_LOGS: Final = (FileKind.SLICE_LOG, FileKind.TABLE_LOG)
 _OF_RAW: Final = (FileKind.RAW, FileKind.QUARANTINE)
-# What is made again when it is next needed, once the file is gone.
+# Files that are made again when they are next needed, once they are gone.
 _FOUND_MISSING: Final = {
     FileKind.ACCEPTED_IDS: "made again from raw",
     FileKind.OBSERVATIONS: "made again from raw",
@@ -52,7 +53,7 @@ _OF_OUTPUTS: Final = {
     FileKind.CHAIN: "the chains of the stream are made again from raw",
     FileKind.DATASET: "built again as a new revision",
 }
-# Where something cannot be made again, the rest goes on without it, and answers say so.
+# If these cannot be made again, the rest continues without them, and answers report it.
 _GOES_ON_WITHOUT: Final = (FileKind.ROLLUP, FileKind.RESULT)
 _STAYS_IN_PLACE: Final = {
     FileKind.DATASET: DATASETS,
@@ -72,10 +73,10 @@ _LOST: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RepairStep:
-    """One damaged file, and what becomes of it."""
+    """One damaged file, and what is done about it."""
 
     damage: Damage
-    action: str  # how what it held is made again; "" when nothing can be done
+    action: str  # how its contents are made again; "" if nothing can be done
     affects: str = ""  # what is lost with it for good
 
     @property
@@ -113,21 +114,21 @@ class Repaired:
 
 
 def plan_repair(workers: Workers, damages: Iterable[Damage]) -> RepairPlan:
-    """What becomes of each damaged file. Changes nothing."""
+    """What is done about each damaged file. Changes nothing."""
     by_stream: dict[str, list[Damage]] = {}
     whole = [_of_table(workers.root, damage) for damage in damages]
     folders = {damage.file for damage in whole if _is_table(damage)}
     for damage in {damage.file: damage for damage in whole}.values():
         if not _is_table(damage) and any(damage.file.startswith(f"{folder}/") for folder in folders):
-            continue  # it goes with the table
+            continue  # it is set aside with its table
         by_stream.setdefault(damage.stream, []).append(damage)
     steps = [step for stream, of in by_stream.items() for step in _steps(workers, stream, of)]
     return RepairPlan(workers.warehouse.clock(), sorted(steps, key=lambda step: step.damage.file))
 
 
 def find_damages(workers: Workers, streams: Sequence[str]) -> Iterator[Damage]:
-    """What a scrub finds now in these streams, what others than a scrub found, and missing files that faults
-    name."""
+    """The damage that a scrub finds now in these streams, damage that was found otherwise, and missing files
+    that faults name."""
     yield from scrub(workers.warehouse, streams)
     yield from damaged_logs(workers.root)
     for known in workers.state.damages():
@@ -156,7 +157,7 @@ def _of_table(root: Path, damage: Damage) -> Damage:
 
 
 def _is_table(damage: Damage) -> bool:
-    """Whether a whole table is damaged, and not a file of it."""
+    """Whether a whole table is damaged, not a single file."""
     return len(Path(damage.file).parts) == (3 if damage.kind is FileKind.RESULT else 2) and damage.kind in (
         *_OF_RAW,
         *_OF_OUTPUTS,
@@ -164,7 +165,7 @@ def _is_table(damage: Damage) -> bool:
 
 
 def kind_of(file: str) -> FileKind | None:
-    """What a file is, by its place in the warehouse; None: nothing that is repaired."""
+    """The kind of a file, by its path in the warehouse; None if it is not repaired."""
     top, *rest = Path(file).parts
     if "_delta_log" in rest:
         return FileKind.TABLE_LOG
@@ -209,7 +210,7 @@ def _steps(workers: Workers, stream: str, damages: Sequence[Damage]) -> Iterator
 
 
 def _goes_on_without(workers: Workers, damage: Damage) -> bool:
-    """Whether a file that nothing can make again is set aside: also a dataset that a newer one replaced."""
+    """Whether a file that cannot be made again is set aside; a dataset that a newer one replaced is, too."""
     is_replaced = damage.kind is FileKind.DATASET and _span_of(workers, damage) is None
     return damage.kind in _GOES_ON_WITHOUT or is_replaced
 
@@ -229,7 +230,7 @@ def _steps_of_raw(workers: Workers, stream: str, damages: Sequence[Damage]) -> d
 
 
 def _of_raw(damage: Damage, plan: SendBack, damaged: Collection[str]) -> RepairStep:
-    """A part is made again of its slices, if all of them are there as a whole."""
+    """The step for a part of raw: it is made again from its slices, if all of them are intact."""
     gone = [entry.slice.path for entry in plan.slices if entry.slice.path in damaged]
     if plan.expired:
         return RepairStep(
@@ -242,8 +243,8 @@ def _of_raw(damage: Damage, plan: SendBack, damaged: Collection[str]) -> RepairS
 
 
 def _send_backs(workers: Workers, stream: str, damages: Sequence[Damage]) -> dict[str, SendBack]:
-    """For each damaged part of raw and quarantine. Which batches have rows in a part that is not named for
-    one is only known of all such parts together."""
+    """The send-back for each damaged part of raw and quarantine. Which batches have rows in a part that is
+    not named for one is only known for all such parts together."""
     of_raw = [damage for damage in damages if damage.kind in _OF_RAW]
     if all(not _is_table(damage) and is_of_one_batch(damage.file) for damage in of_raw):
         return {damage.file: _send_back_of(workers, stream, [damage]) for damage in of_raw}
@@ -259,7 +260,7 @@ def _irreplaceable(workers: Workers, stream: str, files: Collection[str]) -> dic
 
 
 def _send_back_of(workers: Workers, stream: str, damages: Iterable[Damage]) -> SendBack:
-    """For the damaged parts of raw and quarantine of a stream."""
+    """The send-back for the damaged parts of raw and quarantine of a stream."""
     files = [damage.file for damage in damages if damage.kind in _OF_RAW]
     if not files:
         return SendBack(stream, (), ())
@@ -294,8 +295,8 @@ def repair_damages(
 
 
 def repair(workers: Workers, plan: RepairPlan) -> dict[str, str]:
-    """Set the files of the plan aside and have what they held made again by the next rounds. The caller must
-    hold the tick lock. Where the files are now, by where they were. A crash is finished by doing it again."""
+    """Set the files of the plan aside, and have their contents made again by the next rounds. The caller must
+    hold the tick lock. Returns the new path of each file, by its old one. After a crash, repeat the call."""
     done: dict[str, str] = {}
     steps: dict[str, list[RepairStep]] = {}
     for step in plan.steps:
@@ -308,7 +309,7 @@ def repair(workers: Workers, plan: RepairPlan) -> dict[str, str]:
 
 
 def _record_losses(workers: Workers, plan: RepairPlan) -> None:
-    """Answers go on without what stays damaged, and say so, until somebody puts the files back."""
+    """Record what stays damaged, so that answers leave it out and report it until the files are restored."""
     log = workers.warehouse.expiries
     lost: list[Loss] = []
     for step in plan.steps:
@@ -325,7 +326,7 @@ def _record_losses(workers: Workers, plan: RepairPlan) -> None:
 
 
 def _span_of(workers: Workers, damage: Damage) -> Interval | None:
-    """The time of what a file held, as the state or the log of its table says; None: it held nothing that an
+    """The span of time of a file, from the state or the log of its table; None if it had nothing that an
     answer could lack."""
     if damage.kind is FileKind.DATASET:
         windows = workers.state.windows(damage.stream)
@@ -349,7 +350,7 @@ def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now
     done = {damage.file: set_aside(workers.root, damage, now) for damage in damages if damage.kind in _LOGS}
     for damage in damages:
         if damage.kind is FileKind.SLICE_LOG:
-            _mend_log(workers, Path(damage.file))
+            _repair_log(workers, Path(damage.file))
         elif damage.kind is FileKind.TABLE_LOG:
             path = workers.root / damage.file
             log_copies.put_back(path.parent.parent, path.name)
@@ -376,11 +377,11 @@ def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now
 
 
 def _forget_tables(workers: Workers, stream: str, damages: Iterable[Damage]) -> None:
-    """Tables that are gone as a whole begin again."""
+    """Tables that are gone as a whole start again."""
     gone = {Path(damage.file).parts[0] for damage in damages if _is_table(damage)}
     workers.state.forget_versions(stream, gone)
     for window in workers.project.stream(stream).windows if "raw" in gone else ():
-        workers.state.set_checkpoint(stream, window, None)  # how far they had come in a raw that is no more
+        workers.state.set_checkpoint(stream, window, None)  # checkpoints that refer to the lost raw table
     workers.forget(stream)
 
 
@@ -391,16 +392,16 @@ def _clear(state: State, damages: Sequence[Damage]) -> None:
     state.clear_damages([*(damage.file for damage in damages), *inside])
 
 
-def _mend_log(workers: Workers, file: Path) -> None:
+def _repair_log(workers: Workers, file: Path) -> None:
     if workers.root / file == layout.slice_log_copy(workers.root, file.name):
-        mend_copy(workers.root, file.name)
+        repair_copy(workers.root, file.name)
     else:
-        mend_log(workers.root, workers.state, file.name)
+        repair_log(workers.root, workers.state, file.name)
 
 
 def set_aside(root: Path, damage: Damage, now: int) -> str:
-    """Move a file to `_damaged/`, with its reason beside it; where it is then. One that is missing leaves
-    only the reason. A log beside the slices is copied: what is whole of it stays in use."""
+    """Move a file to `_damaged/`, with the reason beside it; returns its new path. For a missing file only
+    the reason is written. A log beside the slices is copied: its intact lines stay in use."""
     target = layout.damaged(root) / damage.file
     number = 1
     while target.exists() or _reason(target).exists():

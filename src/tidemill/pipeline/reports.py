@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.windows.refresh import WindowRefresh as WindowRefreshed
     from tidemill.pipeline.events.delivery import Delivered
     from tidemill.raw.accept.batch import Batch
-    from tidemill.raw.compaction.packer import PackLook
+    from tidemill.raw.compaction.packer import PackRound
     from tidemill.raw.compaction.remaking import RemadeColumns
     from tidemill.storage.state.faults import Fault
 
@@ -39,7 +39,7 @@ class StreamTick:
     compacted: int = 0  # parts of rollups that were merged, in a round without other work
     windows: Coordinated | None = None  # None: it has no windows
     indexed: Indexed | None = None  # None: nothing is indexed
-    packed: PackLook | None = None  # None: nothing is packed
+    packed: PackRound | None = None  # None: nothing is packed
     columns: RemadeColumns | None = None  # of raw; None: they are as declared
     chains: ChainRound | None = None  # None: it has no vectors
     damaged: int = 0  # datasets that were deleted or damaged

@@ -136,7 +136,7 @@ def _raw_step(workers: Workers, stream: Stream, keep: int, before: int) -> Expir
 
 
 def _expirable(workers: Workers, stream: Stream, raw: Table, before: int) -> Expirable:
-    """A part that is lost stays until somebody puts it back: what it says of its slices cannot be read."""
+    """What can expire. A lost part stays until it is restored: its records of slices cannot be read."""
     late = any(spec.late is LatePolicy.NEXT_WINDOW for spec in stream.window_specs)
     whole = workers.warehouse.without_lost("raw", stream.name, raw.snapshot())
     return expirable(whole, before, counted_late=late)

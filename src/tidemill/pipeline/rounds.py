@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.progress import Pulse
     from tidemill.pipeline.workers import Workers
     from tidemill.raw.accept.batch import Batch
-    from tidemill.raw.compaction.packer import Packed, PackLook
+    from tidemill.raw.compaction.packer import Packed, PackRound
     from tidemill.raw.retract import RetractionPlan
 
 # Imports inside functions keep start-up short: reading the state loads neither Arrow nor Delta.
@@ -188,14 +188,15 @@ def tick(
     patient: bool,
     wake: threading.Event | None = None,
 ) -> TickReport:
-    """One round over the streams that no other process works on; those that are not held yet are taken when
-    their turn comes. Once `wake` is set, something has landed: the round builds a few more datasets of each
-    stream, and leaves the rest of a long queue to the next. A round that is not `patient` and gets no stream
-    raises BusyError; one that was replaced by another process, LeaseLostError."""
+    """One round over the streams that no other process works on; each stream is leased when its turn comes.
+    Once `wake` is set, something has landed: the round builds a few more datasets of each stream, and leaves
+    the rest of a long queue to the next. A round that is not `patient` and gets no stream raises BusyError;
+    one that was replaced by another process, LeaseLostError.
+    """
     try:
         return _round(workers, clock, leases, patient=patient, wake=wake)
     except LeaseLostError:
-        for name in workers.project.streams:  # another process goes on from what is on disk
+        for name in workers.project.streams:  # another process continues from what is on disk
             workers.forget(name)
         raise
 
@@ -211,7 +212,7 @@ def _round(
     now, began = clock(), time.perf_counter()
     faults = RoundFaults(workers.state, workers.root, now, workers.fault_memory, patient=patient)
 
-    def is_ours(name: str) -> bool | None:  # None: it could not be asked for
+    def is_ours(name: str) -> bool | None:  # None: the lease could not be requested
         whose = name if name in workers.project.streams else WAREHOUSE
         return faults.attempt(whose, LEASE, lambda: leases.take(name))
 
@@ -255,14 +256,14 @@ def _round(
         errors=faults.errors,
     )
     if report.idle:
-        with suppress(StorageError):  # whoever writes next says so
+        with suppress(StorageError):  # the next writer reports it
             workers.state.trim_log()
             workers.copies.trim(now)
     return report
 
 
 def _ours(names: Iterable[str], is_ours: Callable[[str], bool | None], *, patient: bool) -> Iterator[str]:
-    """The streams that no other process works on, each asked for when the ones before it are done."""
+    """The streams that no other process works on; each is leased when the ones before it are done."""
     all_are_theirs, every = True, list(names)
     for name in every:
         found = is_ours(name)
@@ -371,8 +372,8 @@ def _is_retracted(workers: Workers, stream: str) -> bool:
     return True
 
 
-def _is_packed(look: PackLook | None) -> bool:
-    """Parts that are still being prepared prove nothing: that may fail yet."""
+def _is_packed(look: PackRound | None) -> bool:
+    """Whether packing is done. Parts that are still being prepared do not count: that may still fail."""
     return look is None or not look.under_way
 
 

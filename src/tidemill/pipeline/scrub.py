@@ -1,7 +1,7 @@
-"""`scrub`: reads every file of a warehouse and holds it against its checksum; nothing is decoded or computed.
+"""`scrub`: reads every file of a warehouse and compares it with its checksum; nothing is decoded or computed.
 
 It takes no lock and may run beside a daemon. `Scrubbing` does it in the background, a little each round, and
-goes on where it was after a restart. What is found is on record in the state until it is repaired.
+continues after a restart. Damage is recorded in the state until it is repaired.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LONGEST_STEP: Final = 10 * SECOND  # of reading at the declared pace, that one round makes up for
+LONGEST_STEP: Final = 10 * SECOND  # microseconds of reading at the declared pace that one round may catch up
 SHORTEST_STEP: Final = SECOND  # rounds that come sooner leave it to the next one
 SLICES_AT_ONCE: Final = 1000
-_ELSEWHERE: Final = (FileKind.GATEWAY_LOG, FileKind.STATE)  # whose damage others find, and clear
+# kinds whose damage is found and cleared elsewhere
+_ELSEWHERE: Final = (FileKind.GATEWAY_LOG, FileKind.STATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Section:
     """Files that are checked together, always in the same order."""
 
     name: str  # stream/kind
-    check: Callable[[ScrubTally, str], Iterator[FileCheck]]  # those that come after one
+    check: Callable[[ScrubTally, str], Iterator[FileCheck]]  # the checks of files after a given name
 
     @property
     def kind(self) -> str:
@@ -59,7 +60,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed:
-    """What was looked at, and what was found."""
+    """What was read, and what was found."""
 
     tally: ScrubTally
     damages: Sequence[Damage]
@@ -86,7 +87,7 @@ def scrub(
 
 
 def scrub_all(warehouse: Warehouse, streams: Sequence[str] | None = None) -> Scrubbed:
-    """All of it at once. What is found goes on record; what was and is not found again is cleared."""
+    """Scrub everything at once. Damage is recorded; recorded damage that is not found again is cleared."""
     tally = ScrubTally()
     damages = list(scrub(warehouse, streams, tally))
     names = {*(streams if streams is not None else warehouse.project.streams), ""}
@@ -95,7 +96,7 @@ def scrub_all(warehouse: Warehouse, streams: Sequence[str] | None = None) -> Scr
 
 
 def record(state: State, found: Sequence[Damage], streams: set[str], now: int) -> None:
-    """What was found in all files of these streams."""
+    """Record what was found in all files of these streams."""
     files = {one.file for one in found}
     whole = [
         known.damage.file
@@ -114,7 +115,7 @@ def record(state: State, found: Sequence[Damage], streams: set[str], now: int) -
 
 
 def sections(workers: Workers, streams: Sequence[str] | None = None) -> Iterator[Section]:
-    """Everything that is checked, in the order in which it is."""
+    """Everything that is checked, in order."""
     yield Section("state", partial(_state, workers.warehouse))
     yield Section("logs", partial(_logs, workers.warehouse))
     for stream in workers.project.streams if streams is None else streams:
@@ -126,8 +127,8 @@ def sections(workers: Workers, streams: Sequence[str] | None = None) -> Iterator
 
 
 def _state(warehouse: Warehouse, _tally: ScrubTally, after: str) -> Iterator[FileCheck]:
-    """If it is a file of the warehouse; a server has checksums of its own. It has none, and its size changes
-    all the time, so it is not counted."""
+    """Check the state, if it is a file of the warehouse; a server has checksums of its own. The file has no
+    checksum and its size changes all the time, so it is not counted."""
     if after or warehouse.project.state.url is not None:
         return
 
@@ -146,7 +147,7 @@ def _logs(warehouse: Warehouse, tally: ScrubTally, after: str) -> Iterator[FileC
         return check_log(root, state, path.name)
 
     def is_current(path: Path) -> bool:
-        """Asked again: it may have been written again in between."""
+        """Check again: it may have been rewritten meanwhile."""
         try:
             check(path)
         except StorageError:
@@ -261,7 +262,7 @@ class Scrubbing:
         self._checks: Iterator[tuple[str, FileCheck]] | None = None  # of the current pass
 
     def step(self, now: int) -> None:
-        """Read on, if it is time to."""
+        """Continue reading, if it is time to."""
         if not self._settings.enabled:
             return
         progress = progress_of(self._state)
@@ -272,15 +273,15 @@ class Scrubbing:
             begun = now - SHORTEST_STEP
             progress = replace(progress, current=ScrubPass(now), section="", file="", found=(), paid=begun)
             self._checks = None
-        elif now < progress.current.started:  # by a clock that was set back
+        elif now < progress.current.started:  # the clock was set back
             progress = replace(progress, paid=min(progress.paid, now - SHORTEST_STEP))
         paid = max(progress.paid, now - LONGEST_STEP)
         if now - paid >= SHORTEST_STEP:
             self._read(replace(progress, paid=paid), now)
 
     def _read(self, progress: ScrubProgress, now: int) -> None:
-        """As much as the time since it last did allows, and at least a file: the time that takes is paid off
-        by the next rounds."""
+        """Read as much as the time since the last step allows, and at least one file: later rounds then read
+        less."""
         assert progress.current is not None, progress
         pace = self._settings.bytes_per_second
         budget = pace * (now - progress.paid) // SECOND
@@ -313,7 +314,7 @@ class Scrubbing:
         self._state.set_checkpoint("", CHECKPOINT, done.text())
 
     def _from(self, section: str, file: str) -> Iterator[tuple[str, FileCheck]]:
-        """What is left of a pass; one whose section is gone meanwhile starts again."""
+        """The rest of a pass; if its section no longer exists, the pass starts again."""
         everything = list(sections(self._workers))
         names = [one.name for one in everything]
         first = names.index(section) if section in names else 0
@@ -322,7 +323,7 @@ class Scrubbing:
                 yield one.name, check
 
     def _record(self, read: Sequence[FileCheck], now: int) -> list[Damage]:
-        """What is damaged of the files that were read. It goes on record; what is whole leaves it."""
+        """Record the damage of the files that were read, and clear that of intact files."""
         found = [one.damage for one in read if one.damage is not None]
         for one in found:
             story = {"stream": one.stream, "file": one.file, "kind": one.kind.value}
@@ -336,7 +337,7 @@ class Scrubbing:
         return found
 
     def _finish(self, found: Sequence[str], started: int) -> None:
-        """What was on record before the pass, and was not found by it, is not among the files any more."""
+        """Clear damage that was recorded before the pass and not found by it: those files no longer exist."""
         gone = [
             one.damage.file
             for one in self._state.damages()

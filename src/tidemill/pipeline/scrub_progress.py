@@ -11,7 +11,7 @@ from typing import Final
 from tidemill.model.damage import KnownDamage
 from tidemill.storage.state.protocol import State
 
-CHECKPOINT: Final = "@scrub"  # of no stream; no window has this name
+CHECKPOINT: Final = "@scrub"  # belongs to no stream; no window has this name
 
 
 @dataclass(frozen=True, slots=True)

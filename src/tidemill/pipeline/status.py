@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FAILED_LOOKED_AT: Final = 1000
 
 Seen = TypeVar("Seen")
-Other = TypeVar("Other")  # in place of what cannot be read
+Other = TypeVar("Other")  # shown if something cannot be read
 
 
 def status_of(workers: Workers, stream: str) -> StreamStatus:
@@ -156,14 +156,14 @@ def quarantined(
 ) -> pa.Table:
     """Rows of quarantine. If a stream belongs to one tenant, so do records that name none."""
     from tidemill.raw.quarantine import read_quarantine
-    from tidemill.raw.quarantine_tenants import theirs
+    from tidemill.raw.quarantine_tenants import rows_of_tenant
 
     def metadata(slice_id: str) -> str | None:
         entry = workers.state.slice(slice_id)
         return entry.slice.metadata if entry is not None else None
 
     declared = workers.project.stream(stream).tenant
-    of = theirs(tenant, metadata) if tenant is not None and declared.value != tenant else None
+    of = rows_of_tenant(tenant, metadata) if tenant is not None and declared.value != tenant else None
     found = workers.warehouse.slice(slice).id if slice is not None else None
     held = workers.warehouse.snapshot("quarantine", stream)
     return read_quarantine(

@@ -106,7 +106,7 @@ class Audit:
 def audit(workers: Workers, streams: Sequence[str]) -> Audit:
     done: list[StreamAudit] = []
     findings: list[Finding] = []
-    damaged = _scrubbed(workers, streams)  # first: what can be is made again as soon as it is needed
+    damaged = _scrubbed(workers, streams)  # first: some files are made again as soon as they are needed
     for number, stream in enumerate(streams):
         workers.warehouse.progress(stream, "verify", number / len(streams))
         try:
@@ -123,7 +123,7 @@ def audit(workers: Workers, streams: Sequence[str]) -> Audit:
 
 
 def _scrubbed(workers: Workers, streams: Sequence[str]) -> list[Finding]:
-    """Damage of files that nothing below is computed from: slices are read there, and datasets made again."""
+    """Damage of files that `verify` does not recompute; slices and datasets are checked elsewhere."""
     found = scrub(workers.warehouse, streams, skip=("slices",))
     return [
         Finding(damage.stream, damage.kind.value, damage.file, damage.reason, remedy(damage))

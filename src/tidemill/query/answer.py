@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidemill.query.plan import Plan
 
 Engine = Literal["duckdb", "spark"]
-_SHOWN: Final = 24  # pieces that are named one by one
+_SHOWN: Final = 24  # pieces that are listed one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Answer:
     version: int  # of the rollups table
     engine: Engine = "duckdb"
     step: str | None = None  # INTERVAL as given, with its time zone
-    pieces: tuple[CoverPiece, ...] = ()  # what it is made from, by time
+    pieces: tuple[CoverPiece, ...] = ()  # the pieces it is made from, by time
     past: Past | None = None  # AS OF: the stream as it was then
     plan: Plan | None = field(default=None, compare=False, repr=False)  # the plan that made it
 
@@ -52,7 +52,7 @@ class Explanation:
     interval: int | None
     span: Interval | None
     pieces: tuple[CoverPiece, ...]  # that make up the span, by time
-    cells: int | None  # rows for each group if every gap is filled; None: depends on the data
+    cells: int | None  # rows for each group if every gap is filled; None: it depends on the data
     edges: str
     fill: str
     format: str

@@ -1,6 +1,7 @@
-"""The last value that each group had before a span, from which FILL carry starts. It decides which time is
-read: the newest week that has data for a group comes first, so that a group silent for a year costs no more
-than one that was active a minute ago."""
+"""The last value that each group had before a span, from which FILL carry starts. It decides which spans of
+time are read: the newest week with data of a group comes first, so that a group that was silent for a year
+costs no more than one that was active a minute ago.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +109,7 @@ class _Known:
         self._schema: pa.Schema | None = None
 
     def newest_unresolved(self, totals: pa.Table) -> int | None:
-        """Until when there are data of a group that still lacks a value."""
+        """The end of the newest data of a group that still lacks a value."""
         ends = totals.column("until").to_pylist()
         groups = _groups(totals, self._keys)
         found = [end for end, group in zip(ends, groups, strict=True) if self._is_open(group)]

@@ -28,7 +28,7 @@ class MetricFacts:
     kind: str
     dimensions: Sequence[str]
     values: Sequence[str]  # what can be selected
-    of: Sequence[str] = ()  # columns whose values it keeps, or metrics that a ratio is of
+    of: Sequence[str] = ()  # columns whose values it keeps, or the metrics of a ratio
     filter: str | None = None
     max_cardinality: int | None = None
     detail: str = ""

@@ -96,9 +96,9 @@ def cell_of(
 
 def _check(plan: Plan, start: int | None, group: Mapping[str, object]) -> None:
     if plan.format != "rows":
-        raise QueryError("cells are of rows", hint="leave FORMAT series out")
+        raise QueryError("a cell is a part of a row, not of a series", hint="leave FORMAT series out")
     if _is_bucketed(plan) and start is None:
-        raise InputError("a cell of buckets has a start", where="start", hint="give the bucket of the row")
+        raise InputError("a cell of buckets needs a start", where="start", hint="use the bucket of the row")
     names = _names(plan)
     if set(group) != set(names):
         what = "each GROUP BY, lower and upper" if plan.heatmap is not None else "each GROUP BY"

@@ -74,9 +74,7 @@ class CellEvents:
             whole = pa.concat_tables([_ENTRY.empty_table(), *found]).combine_chunks()
             order = [*_ORDER, "rule", "from_state"]
             return whole.sort_by([(name, "ascending") for name in order])
-        raise StorageError(
-            "what is remembered of objects changes faster than it can be read", hint="try again"
-        )
+        raise StorageError("the state history changes faster than it can be read", hint="try again")
 
     # -- events of counters, gauges and histograms
 
@@ -178,7 +176,7 @@ class CellEvents:
         found = recollect(self._warehouse.root, self._spec)
         if found is None:
             raise StorageError(
-                f"what came before is not remembered yet for {self._plan.stream}, and it decides what counts",
+                f"the state history of {self._plan.stream} is not built yet, and the answer depends on it",
                 hint="run `tidemill tick`, then ask again",
             )
         return found

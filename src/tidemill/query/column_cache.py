@@ -34,7 +34,7 @@ class KeptColumns:
 
     @property
     def is_used(self) -> bool:
-        """True from the second answer on: a process that asks once gains nothing from decoding."""
+        """True from the second answer on: a process that answers once gains nothing from decoding."""
         return self._asked and self._budget > 0
 
     def use(self) -> None:

@@ -125,8 +125,8 @@ def _covered(
 
 
 def gone_for_good(missing: Interval, available: Available) -> Iterator[Missing]:
-    """What an answer says of a part of its span that nothing has any more: what was lost with damaged files,
-    and what expired."""
+    """What an answer reports about a part of its span that has no data any more: lost with damaged files, or
+    expired."""
     lost = [span for name in available.lost for span in _lost_in(missing, name, available)]
     for span, is_lost in cut(missing, lost):
         if is_lost:
@@ -138,7 +138,7 @@ def gone_for_good(missing: Interval, available: Available) -> Iterator[Missing]:
 
 
 def _lost_in(missing: Interval, name: str, available: Available) -> Iterator[Interval]:
-    """Where a source would have had whole buckets of a span, if it had not lost them."""
+    """The whole buckets of a span that a source has lost."""
     level = next((level for level in LEVELS if level.name == name), None)
     kept_from = available.raw if level is None else available.level_from(name)
     start = missing.start if kept_from is None else min(max(missing.start, kept_from), missing.end)
@@ -155,7 +155,7 @@ def _valid(span: Interval) -> Interval:
 
 
 def expired(missing: Interval, available: Available) -> Missing:
-    """What an answer says of a part of its span that nothing has any more, by the retention."""
+    """What an answer reports about a part of its span that has expired."""
     gone = [
         level.name for level in LEVELS if (available.level_from(level.name) or missing.start) > missing.start
     ]

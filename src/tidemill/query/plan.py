@@ -83,7 +83,7 @@ class Plan:
     metric: str  # that FROM names; without one, those of the ratios
     level: Level | None  # the largest that divides the interval; None: no interval of one width
     interval: int | None  # None: one total for each group, no buckets
-    span: Interval | None  # as asked; None: all data
+    span: Interval | None  # as requested; None: all data
     step: CalendarStep | None  # of INTERVAL
     grid: CellGrid | None  # None: no buckets, or cells that depend on the data
     columns: tuple[ValueColumn, ...]  # one for each value that occurs anywhere
@@ -289,7 +289,7 @@ def _dimension(path: Path, dimensions: Mapping[str, DeclaredDimension], metric: 
     if path.text in PSEUDO_DIMENSIONS:
         of = "states" if path.text == IN_STATE else "transitions"
         raise QueryError(
-            f"{path.text!r} goes with {of}, and not every value of this query is {of}",
+            f"{path.text!r} is a dimension of {of}, and not every value of this query is of {of}",
             hint="ask for states alone to name state, for transitions alone to name from_state and to_state"
             f"; dimensions here: {', '.join(sorted(dimensions)) or 'none'}",
             position=path.position,

@@ -1,7 +1,7 @@
-"""Rows of rollups made of the events of raw themselves, for the ends of spans that no bucket fits.
+"""Rows of rollups made from the events of raw, for the ends of spans that no bucket fits.
 
-The kernels are those that make the 5s tiles, so a row made here is the one that a bucket of just these events
-would have. They are imported only when there is an event to look at. It only looks, and never writes.
+The kernels are those that make the 5s tiles, so a row made here is the same as in a bucket of just these
+events. They are imported only when there is an event to read. It only reads.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 # Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
 
-_TRIES: Final = 5  # trails are merged while somebody looks: then those that stand now are read
+_TRIES: Final = 5  # observation files may be merged meanwhile: then the current ones are read
 _NEVER: Final = RawRows(None)
-_MAX_KEPT: Final = 200_000  # rows of a part whose times are kept
+_MAX_KEPT: Final = 200_000  # rows of a part whose times are cached
 _AT_ONCE: Final = 100_000  # events that become rows together
 
 
 @dataclass(frozen=True, slots=True)
 class RawEvents:
-    """The raw table of one stream at one version, and what is remembered of its objects and keys."""
+    """The raw table of one stream at one version, with its state history and admitted keys."""
 
     warehouse: Path
     stream: Stream
     limits: Limits
     snapshot: Snapshot | None  # None: nothing was ever accepted
-    columns: KeptColumns | None = None  # of parts that were read before
+    columns: KeptColumns | None = None  # event times of parts that were read before
 
     def rows(self, asked: RawAsked) -> RawRows:
         parts = list(self._parts(asked))
@@ -64,7 +64,7 @@ class RawEvents:
         return RawRows(_joined(made), len(parts), seen)
 
     def _events(self, asked: RawAsked) -> Iterator[pa.Table]:
-        """The events with what metrics look at, as d0 …, m0 …, in any order."""
+        """The events with the columns that metrics use, as d0 …, m0 …, in any order."""
         from tidemill.outputs.rollups.events import with_columns
 
         plan = self._plan
@@ -72,8 +72,7 @@ class RawEvents:
             yield with_columns(plan, found.table, found.fields)
 
     def found(self, asked: RawAsked, more: Sequence[str] = ()) -> Iterator[FoundRows]:
-        """The events themselves, a row group at a time, with what metrics look at and `more` columns of
-        raw."""
+        """The events, a row group at a time, with the columns that metrics use and `more` columns of raw."""
         from tidemill.outputs.rollups.events import fields_of
         from tidemill.query.raw_scan import RawScan
 
@@ -103,15 +102,15 @@ class RawEvents:
         return any(self.stream.metrics[name].kind == "state" for name in asked.metrics)
 
     def counted(self, events: pa.Table, span: Interval) -> pa.Table | None:
-        """The rows that rollups of all metrics would have of these events of `span` alone; None: what was
-        before them decides, and it is not remembered yet."""
+        """The rows that rollups of all metrics would have for these events of `span` alone; None if they
+        depend on a state history that is not built yet."""
         from tidemill.outputs.rollups.events import with_columns
 
         asked = RawAsked(frozenset(self.stream.metrics), None, [span])
         return self._made(asked, with_columns(self._plan, events))
 
     def _parts(self, asked: RawAsked) -> Iterator[Part]:
-        """Those that can hold an event of a span, by their statistics alone."""
+        """Parts that can hold an event of a span, by their statistics alone."""
         if self.snapshot is None or not asked.spans:
             return
         ranges: dict[str, Range] = {"event_time": (asked.spans[0].start, asked.spans[-1].end - 1)}
@@ -132,7 +131,7 @@ class RawEvents:
         return any(((time >= span.start) & (time < span.end)).any() for span in spans)
 
     def _made(self, asked: RawAsked, read: pa.Table) -> pa.Table | None:
-        """None: what came before is not remembered, and it decides."""
+        """The rows; None if they depend on a state history that is not built yet."""
         import pyarrow as pa
 
         from tidemill.outputs.rollups.spec import spec_for
@@ -155,7 +154,7 @@ class RawEvents:
         pieces: Sequence[tuple[Interval, pa.Table]],
         until: int | None,
     ) -> pa.Table | None:
-        """With observations at offsets of the ledger below `until`, or all."""
+        """The rows, with observations at ledger offsets below `until`, or all."""
         import pyarrow as pa
 
         from tidemill.outputs.rollups.state_history import recollect
@@ -169,7 +168,7 @@ class RawEvents:
             except FileNotFoundError:
                 continue  # merged into another since the log was read
         raise StorageError(
-            "what is remembered of objects changes faster than it can be read",
+            "the state history changes faster than it can be read",
             hint="try again; if it stays, `tidemill repair --explain` says what is damaged",
         )
 
@@ -185,7 +184,7 @@ def _joined(made: Sequence[pa.Table]) -> pa.Table | None:
 
 
 def _batches(events: Iterator[pa.Table], at_once: int | None) -> Iterator[pa.Table]:
-    """Tables of at least so many events, but for the last; None: of all of them."""
+    """Tables of at least so many events, except for the last; None: one table of all."""
     found: list[pa.Table] = []
     for table in events:
         found.append(table)
@@ -232,7 +231,7 @@ def _rows(
 def _states(
     metric: Metric, span: Interval, events: pa.Table, known: Recollection, until: int | None
 ) -> pa.Table:
-    """Which objects were seen is read from raw, what was seen of them before from what is remembered."""
+    """State rows: which objects were seen is read from raw, their earlier states from the state history."""
     from tidemill.formats.arrow import one
     from tidemill.outputs.rollups.cells import cell_schema
     from tidemill.outputs.rollups.observation_runs import asked, histories_of

@@ -1,7 +1,7 @@
-"""The events of raw parts that a query asks for, a row group at a time, with the fields that it needs.
+"""Reads the events that a query needs from raw parts, a row group at a time, with the fields that it uses.
 
-Row groups that cannot hold such an event are left out by what they say of their columns; payloads are read
-only where a part has no column of a field. It only looks, and never writes.
+Row groups that cannot hold such an event are excluded by their statistics; payloads are read only where a
+part has no column for a field. It only reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KNOWN: Final = ("tenant", "event_time", "event_id", "slice", "line")
 
 @dataclass(frozen=True, slots=True)
 class FoundRows:
-    """Rows of one part: what raw says of every event, and its fields as `fields` reads them."""
+    """Rows of one part: the columns of every event, and its fields as `fields` reads them."""
 
     table: pa.Table
     fields: PartColumns
@@ -46,12 +46,12 @@ class FoundRows:
 
 @dataclass(frozen=True, slots=True)
 class RawScan:
-    """What is read of the parts of raw."""
+    """What is read from the parts of raw."""
 
     asked: RawAsked
-    fields: Columns  # that are wanted of each event
-    more: Sequence[str] = ()  # columns of raw beside those of every event
-    payload: bool = False  # whether payloads are wanted, as they were sent
+    fields: Columns  # the fields to read of each event
+    more: Sequence[str] = ()  # columns of raw besides those of every event
+    payload: bool = False  # whether to read payloads, as they were sent
 
     def rows(self, paths: Sequence[str]) -> Iterator[FoundRows]:
         """The events of the parts, a row group at a time; as many at once as there are cores."""
@@ -114,7 +114,7 @@ class RawScan:
         return FoundRows(table, fields)
 
     def _narrow(self, file: pq.ParquetFile, groups: Sequence[int]) -> Mask:
-        """The rows of the spans and the tenant, and of what had arrived."""
+        """The rows of the spans and the tenant that had arrived by then."""
         asked = self.asked
         names = ["event_time"]
         names += ["tenant"] if asked.tenant is not None else []
@@ -148,8 +148,8 @@ def _passing(
     groups: Sequence[int],
     wanted: Mask,
 ) -> Mask:
-    """Which of the wanted rows the condition is true for: by columns where they can tell, else by payloads,
-    as a search would find them."""
+    """Which of these rows the condition is true for: by columns where they are enough, otherwise by payloads,
+    as in a search."""
     passed = np.zeros(wanted.size, np.bool_)
     rows = np.flatnonzero(wanted)
     if by_columns is None:

@@ -1,5 +1,5 @@
 """What a plan reads: the pieces of its span, those that give the states before it, and what has expired.
-Pure: it knows from when on each source has data, and reads none."""
+Pure: it knows from when on each source has data, and reads no data."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _of_raw(
 
 
 def _then(reading: QueryReading, past: Past) -> QueryReading:
-    """Where a slice counted that was retracted since, there is no number."""
+    """The reading of a past instant: there is no number where a slice counted that was retracted since."""
     gone = tuple(one.span for one in past.missing)
     unknown = (Interval(min(span.start for span in gone), ALL_TIME.end),) if gone else ()
     return replace(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AggregatedRows:
-    """What an engine read: `hits` as in `sql.aggregate`, and what only some answers need."""
+    """The rows that an engine read: `hits` as in `sql.aggregate`, and what only some answers need."""
 
     hits: pa.Table
     gaps: pa.Table | None = None  # the cells and groups that are missing in `hits`

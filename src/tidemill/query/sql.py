@@ -152,7 +152,7 @@ def _listed(cells: Sequence[int], made: Statement) -> str:
     if isinstance(cells, range):
         start, stop, step = made.bind(cells.start), made.bind(cells.stop), made.bind(cells.step)
         return f"SELECT range AS cell FROM range({start}, {stop}, {step})"
-    # Of no instants, or of some close to 1970, DuckDB would make a shorter integer.
+    # DuckDB would use a shorter integer for no instants, or for some close to 1970.
     return f"SELECT unnest(CAST({made.bind(list(cells), 'cells')} AS BIGINT[])) AS cell"
 
 

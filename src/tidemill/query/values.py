@@ -287,7 +287,7 @@ def _refuse_arguments(value: Value) -> None:
     if value.arguments:
         function = value.function.text.lower()
         raise QueryError(
-            f"{function} is of {'objects' if function == 'states' else 'events'} and takes no argument",
+            f"{function} counts {'objects' if function == 'states' else 'events'} and takes no argument",
             hint=f"write {function}",
             position=value.arguments[0].position,
         )

@@ -160,9 +160,9 @@ def _held(snapshot: Snapshot | None, event_id: str, tenants: Sequence[str], *, w
         if rows.num_rows:
             found.append(rows.select(QUARANTINE.names).cast(QUARANTINE))
     held = pa.concat_tables(found).combine_chunks()
-    of = pc.is_in(held.column("tenant"), pa.array(list(tenants), pa.string()))
-    wanted = pc.or_(of, pc.is_null(held.column("tenant"))) if whole else of
-    return held.filter(wanted).sort_by(
+    named = pc.is_in(held.column("tenant"), pa.array(list(tenants), pa.string()))
+    visible = pc.or_(named, pc.is_null(held.column("tenant"))) if whole else named
+    return held.filter(visible).sort_by(
         [("arrival", "ascending"), ("slice", "ascending"), ("line", "ascending")]
     )
 
@@ -171,9 +171,9 @@ def _refused(warehouse: Warehouse, row: dict[str, object]) -> Arrival | None:
     entry = warehouse.state.slice(str(row["slice"]))
     if entry is None:
         return None
-    said = {name: None if row[name] is None else str(row[name]) for name in ("tenant", "reason", "detail")}
+    texts = {name: None if row[name] is None else str(row[name]) for name in ("tenant", "reason", "detail")}
     return Arrival(
-        entry, int(str(row["line"])), said["tenant"], str(row["outcome"]), said["reason"], said["detail"]
+        entry, int(str(row["line"])), texts["tenant"], str(row["outcome"]), texts["reason"], texts["detail"]
     )
 
 
@@ -193,15 +193,15 @@ def _repeated(
     if stream.gate != "event_id":
         return [], Searched()
     state = warehouse.state
-    of = [
+    candidates = [
         *state.slices(stream.name, SliceStatus.ACCEPTED, outcome=CountedAs.DUPLICATE),
         *state.slices(stream.name, SliceStatus.PENDING),
     ]
-    of.sort(key=lambda entry: (entry.seq < first, entry.seq))
+    candidates.sort(key=lambda entry: (entry.seq < first, entry.seq))
     plan = _id_plan(plan_for(stream, warehouse.project.limits))
     found: list[Arrival] = []
     slices = size = 0
-    for entry in of:
+    for entry in candidates:
         if size + entry.slice.size > budget and slices:
             break
         slices, size = slices + 1, size + entry.slice.size
@@ -211,7 +211,7 @@ def _repeated(
             decided = entry.status is SliceStatus.ACCEPTED
             outcome = RecordOutcome.DUPLICATE.value if decided else PENDING
             found.append(Arrival(entry, line, tenant, outcome))
-    return found, Searched(slices, len(of), size)
+    return found, Searched(slices, len(candidates), size)
 
 
 def _id_plan(plan: ReadPlan) -> ReadPlan:
@@ -294,15 +294,15 @@ def row_of(snapshot: Snapshot | None, arrival: Arrival) -> dict[str, object] | N
             continue
         with open_part(f"{snapshot.root}/{part.path}", ["slice"]) as file:
             for group in range(file.num_row_groups):
-                places = file.read_row_group(group, columns=["slice", "line"])
-                mine = pc.and_(
-                    pc.equal(places.column("slice").cast(pa.string()), arrival.entry.id),
-                    pc.equal(places.column("line"), arrival.line),
+                positions = file.read_row_group(group, columns=["slice", "line"])
+                matches = pc.and_(
+                    pc.equal(positions.column("slice").cast(pa.string()), arrival.entry.id),
+                    pc.equal(positions.column("line"), arrival.line),
                 )
-                if pc.any(mine).as_py():
+                if pc.any(matches).as_py():
                     payloads = PartPayloads(declared_in(file, f"{snapshot.root}/{part.path}"))
                     names = list(dict.fromkeys([*_ROW, *payloads.names]))
-                    rows = payloads.put_back(file.read_row_group(group, columns=names).filter(mine))
+                    rows = payloads.put_back(file.read_row_group(group, columns=names).filter(matches))
                     found: dict[str, object] = rows.select(_ROW).to_pylist()[0]
                     return found
     return None

@@ -75,21 +75,21 @@ def _rewritten(
 ) -> tuple[list[StagedPart], Path]:
     """The parts without the batches, in staging; none for parts that had nothing else."""
     folder = table.staging(f"undo-{set_hash(batches)[:24]}")
-    words: list[StagedPart | None] = []
+    tombstones: list[StagedPart | None] = []
     units: list[RewriteUnit] = []
     for part, footer in parts:
         if isinstance(footer, PackedFooter):
             units.append(_kept_of(table, part, footer, batches, folder))
         else:
-            words.append(_said_without(table, part, footer, batches, folder))
-    wanted = [unit for unit in units if unit.seqs]
+            tombstones.append(_tombstone_without(table, part, footer, batches, folder))
+    needed = [unit for unit in units if unit.seqs]
     size = sum(part.size for part, _ in parts)
     if engine is not None:
-        done = engine.run(rewrite, wanted, "undo packed", size)
+        done = engine.run(rewrite, needed, "undo packed", size)
     else:
-        done = [one for unit in wanted for one in rewrite(unit)]
+        done = [one for unit in needed for one in rewrite(unit)]
     made = [one.part for one in done]
-    return [part for part in (*words, *made) if part is not None], folder
+    return [part for part in (*tombstones, *made) if part is not None], folder
 
 
 def _kept_of(
@@ -112,7 +112,7 @@ def _kept_of(
     )
 
 
-def _said_without(
+def _tombstone_without(
     table: Table, part: Part, footer: StandInFooter, batches: Collection[str], folder: Path
 ) -> StagedPart | None:
     packed = [gone for gone in footer.packed if gone.batch not in batches]

@@ -19,7 +19,7 @@ from tidemill.raw.tables import INSTANT
 from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.table import Table
 
-PIECES: Final = 64  # more pieces than this are joined
+PIECES: Final = 64  # with more pieces they are joined
 
 Piece = tuple[Ints, Ints]
 """Event times of rows, and the bytes of their payloads."""
@@ -85,9 +85,9 @@ def buffered(raw: Table, watermark: int | None) -> StreamBuffer:
     snapshot = raw.snapshot()
     low = None if watermark is None else watermark + 1
     parts = snapshot.select(ranges={"event_time": (low, None)})
-    wanted = None if watermark is None else pc.field("event_time") > pa.scalar(watermark, INSTANT)
+    later = None if watermark is None else pc.field("event_time") > pa.scalar(watermark, INSTANT)
     for path in snapshot.paths(parts):
-        table = read_part(path, ["event_time", size_column(path)], where=wanted)
+        table = read_part(path, ["event_time", size_column(path)], where=later)
         found.add(_piece(table))
     return found
 
@@ -108,13 +108,13 @@ def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
             continue
         ends = np.array([after.get(name, np.iinfo(np.int64).max) for name in names], np.int64)
         times = one(narrow.column("event_time")).cast(pa.int64()).to_numpy()
-        wanted: Mask = times > ends[codes]
-        if not wanted.any():
+        later: Mask = times > ends[codes]
+        if not later.any():
             continue
         times, sizes = _piece(read_part(path, ["event_time", size_column(path)]))
-        for code in np.unique(codes[wanted]).tolist():
-            mine = wanted & (codes == code)
-            found.setdefault(names[code], []).append((times[mine], sizes[mine]))
+        for code in np.unique(codes[later]).tolist():
+            of_slice = later & (codes == code)
+            found.setdefault(names[code], []).append((times[of_slice], sizes[of_slice]))
     return {
         name: (np.concatenate([t for t, _ in pieces]), np.concatenate([s for _, s in pieces]))
         for name, pieces in found.items()

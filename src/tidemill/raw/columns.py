@@ -1,8 +1,8 @@
-"""The declared columns of raw: made of payloads when a part is written, and read back from any part.
+"""The declared columns of raw: made from payloads when a part is written, and read back from any part.
 
-A part says by which declaration its columns were made. What it does not have as it is wanted now is read from
-its payloads, so that answers never depend on when a part was written. Every reader of declared fields goes
-through `PartColumns`.
+A part records the declaration that its columns were made by. Fields that are declared differently now are
+read from its payloads, so that answers never depend on when a part was written. Every reader of declared
+fields uses `PartColumns`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemill.storage.tables.parts import read_footer
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_SAMPLE: Final = 4096  # rows that show whether a column has few values
+_SAMPLE: Final = 4096  # rows that are sampled to see whether a column has few values
 _FEW: Final = 4  # one in so many
 
 
@@ -33,8 +33,7 @@ _FEW: Final = 4  # one in so many
 
 
 def nested_columns(declared: RawColumns, rows: TypedRows, sizes: pa.Array) -> dict[str, pa.Array]:
-    """The columns of the table, by name, of the fields as `own_columns` had them read, and of how long
-    payloads are."""
+    """The columns of the table, by name: the fields that `own_columns` lists, and the sizes of payloads."""
     fields = [(own.path, array) for own, array in zip(declared.own, rows.arrays, strict=True)]
     return {SIZE: sizes, **_nested(fields)}
 
@@ -45,8 +44,8 @@ def payload_sizes(payload: pa.Array) -> pa.Array:
 
 
 def coded_and_bounded(rows: pa.Table, declared: RawColumns) -> tuple[list[str], list[str]]:
-    """Columns that have few values, and those whose least and greatest values row groups say, by the names
-    that Parquet has for them."""
+    """Columns with few values, and columns for which row groups have the least and greatest value; by their
+    Parquet names."""
     scalars = [each for each in declared.own if each.column.items is None]
     texts = [(each.leaf, each.path) for each in scalars if each.column.type == "string"]
     if not declared.keeps_payload:
@@ -59,7 +58,7 @@ def coded_and_bounded(rows: pa.Table, declared: RawColumns) -> tuple[list[str], 
 
 @lru_cache(maxsize=64)
 def own_columns(declared: RawColumns) -> Columns:
-    """What payloads are read for when a part is written."""
+    """The fields that are read from payloads when a part is written."""
     return columns_in([one.column for one in declared.own])
 
 
@@ -67,8 +66,8 @@ def _nested(members: Sequence[tuple[tuple[str, ...], pa.Array]]) -> dict[str, pa
     """Values by their paths as columns; a struct without any value is null."""
     found: dict[str, pa.Array] = {}
     for top in dict.fromkeys(path[0] for path, _ in members):
-        mine = [(path[1:], array) for path, array in members if path[0] == top]
-        found[top] = _struct(_nested(mine)) if mine[0][0] else mine[0][1]
+        inner = [(path[1:], array) for path, array in members if path[0] == top]
+        found[top] = _struct(_nested(inner)) if inner[0][0] else inner[0][1]
     return found
 
 
@@ -107,17 +106,17 @@ class PartColumns:
 
     @property
     def keeps_payload(self) -> bool:
-        """Whether payloads of the part have all that was sent."""
+        """Whether payloads of the part have everything that was sent."""
         return self._keeps_payload
 
     @property
     def fields(self) -> list[str]:
-        """The wanted fields, in the order in which `typed` has them."""
+        """The requested fields, in the order in which `typed` returns them."""
         return [column.name for column in self._wanted.columns]
 
     @property
     def names(self) -> list[str]:
-        """What is read of the part, by the names that Parquet has for it."""
+        """The columns to read from the part, by their Parquet names."""
         own = [at.leaf for at in self._at if at is not None]
         sizes = [SIZE] if self._sizes and self._says_sizes else []
         payload = self._payloads.names if self.needs_payload else []
@@ -128,11 +127,11 @@ class PartColumns:
         return bool(self._rest.columns) or (self._sizes and not self._says_sizes)
 
     def sizes(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
-        """How long the payloads of rows are, in bytes."""
+        """The sizes of the payloads of rows, in bytes."""
         return one(rows.column(SIZE)) if self._says_sizes else payload_sizes(one(rows.column(PAYLOAD)))
 
     def typed(self, rows: pa.RecordBatch | pa.Table) -> TypedRows:
-        """The wanted fields of rows that `names` was read of."""
+        """The requested fields of rows with the columns `names`."""
         rest = typed(self._rest, self._payloads.of(rows)) if self._rest.columns else TypedRows((), ())
         left = iter(rest.arrays)
         arrays = [next(left) if at is None else column_at(rows, at.path) for at in self._at]
@@ -141,10 +140,10 @@ class PartColumns:
 
 
 def size_column(path: str) -> str:
-    """The column of a part that says how long payloads are, or the payloads themselves."""
+    """The column of a part with the sizes of payloads, or else the payloads themselves."""
     return SIZE if declared_by(read_footer(path)) is not None else PAYLOAD
 
 
-def part_columns(file: pq.ParquetFile, path: str, wanted: Columns, *, sizes: bool = False) -> PartColumns:
-    """With `sizes` the lengths of payloads are wanted too."""
-    return PartColumns(wanted, declared_in(file, path), sizes=sizes)
+def part_columns(file: pq.ParquetFile, path: str, fields: Columns, *, sizes: bool = False) -> PartColumns:
+    """Where the fields are in a part; with `sizes`, also the sizes of payloads."""
+    return PartColumns(fields, declared_in(file, path), sizes=sizes)

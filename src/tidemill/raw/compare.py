@@ -1,8 +1,8 @@
-"""Holds raw and quarantine against the slices they were made of: every slice is decoded and read again, and
-its records are compared with the rows that say they are of it.
+"""Compares raw and quarantine with the slices they were made from: every slice is decoded again, and its
+records are compared with its rows.
 
-Rows come in the order of time and slices in that of arrival, so rows are first sorted into files by their
-slice, as many as fit in memory one at a time. Texts are compared by their hashes. It changes nothing.
+Rows are ordered by time and slices by arrival, so rows are first sorted by slice into files that fit in
+memory one at a time. Texts are compared by their hashes. It changes nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _RAW: Final = [
 ]
 _QUARANTINE: Final = ["slice", "line", "arrival", "outcome", "reason", "tenant", "payload"]
 
-_BATCH_ROWS: Final = 16_384  # whose columns are compared at once
+_BATCH_ROWS: Final = 16_384  # rows whose columns are compared at once
 Difference = tuple[str, str, str]  # raw, quarantine or ids; where; what
 
 
@@ -81,7 +81,7 @@ class SortUnit:
 
 
 def sort_raw(unit: SortUnit) -> Iterator[str]:
-    """A kernel: writes what is compared of the rows of a raw part, a file for each bucket of slices."""
+    """A kernel: write the compared columns of a raw part, one file for each bucket of slices."""
     payloads = PartPayloads(declared_by(read_footer(unit.path)))
     names = list(dict.fromkeys([*_RAW, *payloads.tops]))
     rows = read_part(unit.path, names, dictionary=["tenant", "event_type", "slice"]).combine_chunks()
@@ -106,7 +106,7 @@ def _facts_of_raw(rows: pa.Table) -> pa.Table:
 
 
 def sort_quarantine(unit: SortUnit) -> Iterator[str]:
-    """The same of a part of quarantine."""
+    """The same for a part of quarantine."""
     rows = read_part(unit.path, _QUARANTINE, dictionary=["slice"]).combine_chunks()
     if rows.num_rows:
         facts = rows.set_column(
@@ -120,21 +120,21 @@ def sort_quarantine(unit: SortUnit) -> Iterator[str]:
 def _sorted(unit: SortUnit, facts: pa.Table) -> Iterator[str]:
     names = one(facts.column("slice"))
     bucket = np.array([bucket_of(name, unit.buckets) for name in names.dictionary.to_pylist()], np.int64)
-    of = bucket[names.indices.to_numpy(zero_copy_only=False)]
-    for number in np.unique(of).tolist():
-        mine = facts if unit.buckets == 1 else facts.filter(pa.array(of == number))
-        write_ipc(warehouse_path(unit.folder) / f"{number:06d}-{unit.name}", mine)
+    bucket_of_row = bucket[names.indices.to_numpy(zero_copy_only=False)]
+    for number in np.unique(bucket_of_row).tolist():
+        rows = facts if unit.buckets == 1 else facts.filter(pa.array(bucket_of_row == number))
+        write_ipc(warehouse_path(unit.folder) / f"{number:06d}-{unit.name}", rows)
         yield f"{number:06d}-{unit.name}"
 
 
 def text_hashes(texts: pa.Array) -> Words:
-    """Of strings or bytes, without nulls."""
+    """The hashes of strings or bytes, without nulls."""
     offsets, data = string_buffers(texts)
     return key_lanes(data, offsets, np.array([SEED_TENANT], np.uint64), np.zeros(len(texts), np.int32))[0]
 
 
 def _type_hashes(types: pa.Array) -> Words:
-    """Of event types; 0 where there is none."""
+    """The hashes of event types; 0 where there is none."""
     if not pa.types.is_dictionary(types.type):
         types = types.cast(pa.string()).dictionary_encode()
     known = [
@@ -148,8 +148,8 @@ def _type_hashes(types: pa.Array) -> Words:
 
 
 def compare_columns(path: str) -> Iterator[Difference]:
-    """A kernel: columns of a raw part that are not what its payloads say by the declaration that it names.
-    What a payload lacks comes from the column itself, and is compared with the slice."""
+    """A kernel: columns of a raw part that differ from its payloads, read by the declaration that the part
+    names. Values that payloads lack come from the column itself, and are compared with the slice."""
     with open_part(path) as file:
         declared = declared_in(file, path)
         if declared is None:
@@ -166,9 +166,9 @@ def compare_columns(path: str) -> Iterator[Difference]:
                 (each.leaf, column_at(batch, each.path), value)
                 for each, value in zip(declared.columns, values, strict=True)
             ]
-            for name, has, said in found:
-                if name not in wrong and not has.equals(said):
-                    row = next(row for row in range(len(has)) if not has[row].equals(said[row]))
+            for name, has, expected in found:
+                if name not in wrong and not has.equals(expected):
+                    row = next(row for row in range(len(has)) if not has[row].equals(expected[row]))
                     wrong[name] = batch.column("slice")[row].as_py(), batch.column("line")[row].as_py()
     for name, (slice, line) in wrong.items():
         yield "raw", slice, f"column {name} of line {line} is not what its payload says"
@@ -183,13 +183,14 @@ class SliceCheck:
 
     path: str
     entry: SliceEntry
-    same_reading: bool  # it was read as its stream declares it now; else only its bytes can be compared
-    quarantined: bool  # all that was not accepted of it is in quarantine; else some was replayed or expired
+    same_reading: bool  # it was read by the current declaration; otherwise only its bytes can be compared
+    # all its records that were not accepted are in quarantine; none was replayed or has expired
+    quarantined: bool
 
 
 @dataclass(frozen=True, slots=True)
 class CompareUnit:
-    """The slices of one bucket, and the files with the rows that are of them."""
+    """The slices of one bucket, and the files with their rows."""
 
     plan: ReadPlan
     csv: Csv | None
@@ -201,7 +202,7 @@ class CompareUnit:
 
 
 def compare(unit: CompareUnit) -> Iterator[Difference]:
-    """A kernel: what rows differ from the records of their slices."""
+    """A kernel: the differences between rows and the records of their slices."""
     raw, held = _Rows(unit.raw, _NO_RAW), _Rows(unit.quarantine, _NO_QUARANTINE)
     plan = replace(unit.plan, dimensions=(), measures=(), sealed_before=None)
     keys: list[Keys] = []
@@ -209,7 +210,7 @@ def compare(unit: CompareUnit) -> Iterator[Difference]:
         try:
             records = _Records.of(unit, plan, check)
         except InputError:
-            continue  # its bytes are not those that landed, which is reported of the slice itself
+            continue  # its bytes are not those that landed: reported for the slice itself
         compared = _Comparison(check, records, raw.of(check.entry.id), held.of(check.entry.id))
         yield from compared.differences()
         if plan.gated and check.same_reading:
@@ -222,7 +223,7 @@ Rows = Mapping[str, np.ndarray]  # columns of rows of one slice, by line
 
 
 class _Rows:
-    """The rows of several slices. A slice may have few of them, so columns are turned into arrays once."""
+    """The rows of several slices. A slice may have few rows, so columns become arrays once for all slices."""
 
     def __init__(self, paths: Sequence[str], none: pa.Table) -> None:
         tables = [read_ipc(path) for path in paths]
@@ -239,7 +240,7 @@ class _Rows:
         self._starts = np.searchsorted(codes[order], np.arange(len(self._code) + 1)).tolist()
 
     def of(self, slice_id: str) -> Rows:
-        """By line."""
+        """The columns of the rows of a slice, by line."""
         code = self._code.get(slice_id)
         start, end = (0, 0) if code is None else (self._starts[code], self._starts[code + 1])
         return {name: column[start:end] for name, column in self._columns.items()}
@@ -261,7 +262,7 @@ class _Records:
     """The records of a slice as they are read now."""
 
     payload: Words  # of all of them
-    lines: Ints  # of the valid ones; so are the next four
+    lines: Ints  # of the valid records, like the next four
     time: Ints
     key: Words
     type: Words
@@ -312,7 +313,7 @@ def _valid(columns: pa.Table, first_line: int) -> tuple[Ints, Ints, Words, Words
 
 @dataclass(frozen=True)
 class _Comparison:
-    """One slice: its records, and the rows of it."""
+    """One slice: its records and its rows."""
 
     check: SliceCheck
     records: _Records
@@ -332,14 +333,14 @@ class _Comparison:
         return self.held["line"]
 
     def differences(self) -> Iterator[Difference]:
-        for what, lines, name in (("raw", self._lines, "row"), ("quarantine", self._held_lines, "record")):
+        for kind, lines, name in (("raw", self._lines, "row"), ("quarantine", self._held_lines, "record")):
             wrong = (lines < 1) | (lines > self.records.payload.size)
             if wrong.any():
-                yield what, self._id, f"has a {name} of line {lines[wrong][0]}, which the slice does not have"
+                yield kind, self._id, f"has a {name} of line {lines[wrong][0]}, which the slice does not have"
                 return
             again = lines[1:][lines[1:] == lines[:-1]]
             if again.size:
-                yield what, self._id, f"has line {again[0]} of the slice more than once"
+                yield kind, self._id, f"has line {again[0]} of the slice more than once"
         yield from self._raw_differences()
         if self.check.same_reading:
             yield from self._outcomes()
@@ -374,7 +375,7 @@ class _Comparison:
 
     def _outcomes(self) -> Iterator[Difference]:
         counts, records = self.check.entry.counts, self.records
-        sealed = counts.rejects.get(Reject.SEALED.value, 0)  # by what had expired then
+        sealed = counts.rejects.get(Reject.SEALED.value, 0)  # by the horizon of that time
         found: dict[str, int] = {}
         for reason, _ in records.refused.values():
             found[reason] = found.get(reason, 0) + 1
@@ -420,8 +421,8 @@ class _Comparison:
             )
 
     def keys(self) -> Keys:
-        """Of the valid records: the accepted ones, and those that an accepted one kept out. Those that had
-        expired before they came are neither."""
+        """The keys of accepted records, and of valid records that an accepted one excluded. Records that were
+        too old when they arrived are neither."""
         records, lines = self.records, self.records.lines
         accepted = np.isin(lines, self._lines)
         conflict = np.zeros(lines.size, np.bool_)
@@ -446,7 +447,7 @@ class _Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of the valid records of one slice, and what became of each."""
+    """The keys of the valid records of one slice, and the outcome of each."""
 
     slice: str
     quarantined: bool
@@ -493,7 +494,7 @@ class KeysUnit:
 
 
 def compare_keys(unit: KeysUnit) -> Iterator[Difference]:
-    """A kernel: valid records that are not in raw, and that no event there kept out."""
+    """A kernel: valid records that are not in raw although no event there excludes them."""
     rows = pa.concat_tables([_in_range(read_ipc(path), unit) for path in unit.records]).unify_dictionaries()
     accepted = one(rows.column("accepted")).to_numpy(zero_copy_only=False)
     others = np.flatnonzero(~accepted)
@@ -523,13 +524,13 @@ def _in_range(rows: pa.Table, unit: KeysUnit) -> pa.Table:
 
 
 def _first_lines(rows: pa.Table, at: Ints, what: str) -> Iterator[Difference]:
-    """One difference for each slice."""
+    """One difference for each slice, at its first line."""
     names, lines = one(rows.column("slice")), one(rows.column("line")).to_numpy()
     codes = names.indices.to_numpy(zero_copy_only=False)[at]
     for code in np.unique(codes).tolist():
-        mine = lines[at[codes == code]]
-        more = f" (and {mine.size - 1} more)" if mine.size > 1 else ""
-        yield "ids", names.dictionary[code].as_py(), f"line {mine.min()}{more} {what}"
+        lines_of_slice = lines[at[codes == code]]
+        more = f" (and {lines_of_slice.size - 1} more)" if lines_of_slice.size > 1 else ""
+        yield "ids", names.dictionary[code].as_py(), f"line {lines_of_slice.min()}{more} {what}"
 
 
 # -- all of it
@@ -541,9 +542,10 @@ def differences(
     readings: Mapping[str, str],
     horizons: Mapping[str, int],
 ) -> list[Difference]:
-    """How raw and quarantine differ from the slices that were accepted, whose bytes are those that landed.
-    `readings`: how records were read, by batch. `horizons`: before when rows of raw and quarantine have
-    expired."""
+    """The differences between raw and quarantine and the accepted slices whose bytes are as they landed.
+    `readings`: how records were read, by batch. `horizons`: the instants before which rows of raw and
+    quarantine have expired.
+    """
     replayed = any(entry.slice.source == REPLAY for entry in entries)
     since = horizons.get("quarantine", MIN_INSTANT)
     checks = [
@@ -585,7 +587,7 @@ class _Job:
         found = engine.run(compare, units, "verify rows", self._size)
         found += self._columns()
         records = [unit.keys for unit in units if warehouse_path(unit.keys).exists()]
-        if records and not expired:  # else what kept a record out may be gone
+        if records and not expired:  # otherwise the event that excluded a record may be gone
             held = [str(self.folder / name) for name in raw]
             ranges = key_ranges(self._buckets)
             keys = [KeysUnit(low, high, records, held) for low, high in ranges]

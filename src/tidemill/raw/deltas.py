@@ -32,13 +32,13 @@ class PartDeltas:
 
     @property
     def names(self) -> list[str]:
-        """What is read of the part, by the names that Parquet has for it."""
+        """The columns to read from the part, by their Parquet names."""
         if self._columns is None:
             return [*_KNOWN, *self._payloads.names]
         return list(dict.fromkeys([*_KNOWN, *(each.leaf for each in self._columns)]))
 
     def of(self, rows: pa.RecordBatch) -> Deltas:
-        """The deltas of rows that `names` was read of. ConfigError if one is not a delta of these vectors."""
+        """The deltas of rows with the columns `names`. ConfigError if one is not a delta of these vectors."""
         time, ids = (rows.column(name) for name in _KNOWN)
         try:
             if self._columns is None:
@@ -47,7 +47,7 @@ class PartDeltas:
             return deltas_from_columns(found, time, ids, self._vector)
         except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise ConfigError(
-                "raw holds records that are no deltas of these vectors",
+                "raw has records that are not deltas of these vectors",
                 hint="they were accepted before `kind: delta` was declared as it is now: "
                 "declare the deltas as a stream of their own",
                 where=self._where,
@@ -55,7 +55,8 @@ class PartDeltas:
 
 
 def _exact_columns(vector: Vector, declared: RawColumns) -> list[RawColumn] | None:
-    """Vector, operation, values and indices, if the part has them as columns that say what payloads say."""
+    """Vector, operation, values and indices, if the part has them as columns that are equal to the
+    payloads."""
     inexact = declared.misfits | declared.rounded
     there = {each.column: each for each in declared.columns if each.name not in inexact}
     name, *others = vector_columns(vector)

@@ -105,10 +105,10 @@ def windows_expired(raw: Snapshot, span: int) -> dict[str, set[int]]:
             for gone in stand_in_footer(raw.root / part.path).expired:
                 for name, tiles in gone.tiles_of_slices():
                     first, last = gone.bounds[name]
-                    mine = found.setdefault(name, set())
+                    starts = found.setdefault(name, set())
                     for tile in tiles:
                         held = Interval(max(tile, first), min(tile + BASE.tile, last + 1))
-                        mine.update(held.windows(span))
+                        starts.update(held.windows(span))
     return found
 
 
@@ -147,15 +147,15 @@ def expire_raw(acceptor: Acceptor, parts: Sequence[Part], before: int, now: int)
     folder = raw.staging(f"{EXPIRED}-{format_instant(before)[:10]}")
     progress = ProgressAt(raw.version + 1, acceptor.state.progress(stream))
     staged: list[StagedPart] = []
-    spoken: list[Part] = []
+    replaced: list[Part] = []
     for partition in partitions:
         recorded = {p.path: facts[str(raw.root / p.path)] for p in parts if p.partition == partition}
-        old = _said_again(snapshot, partition)
+        old = _replaceable(snapshot, partition)
         staged.append(_stand_in(raw, folder, partition, recorded, old, keys, progress))
-        spoken.extend(old)
+        replaced.extend(old)
     published = raw.publish(staged)
     failpoint("expire.before_commit")
-    version = raw.commit(published, [*parts, *spoken], info={EXPIRED: format_instant(before)}, now=now)
+    version = raw.commit(published, [*parts, *replaced], info={EXPIRED: format_instant(before)}, now=now)
     failpoint("expire.after_commit")
     acceptor.state.record_seen(stream, {"raw": version})
     raw.clean_staging()
@@ -181,7 +181,7 @@ def clear_keys(acceptor: Acceptor) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _said_again(raw: Snapshot, partition: Mapping[str, str]) -> list[Part]:
+def _replaceable(raw: Snapshot, partition: Mapping[str, str]) -> list[Part]:
     """Parts without rows that the next one replaces: the small ones, so that they stay few. In a table with a
     folder for each day all of those of the day."""
     return [
@@ -222,8 +222,8 @@ def _stand_in(
     packed: list[GonePart] = []
     named = set(keys)
     for part in old:
-        said = stand_in_footer(raw.root / part.path)
-        expired = [*said.expired, *expired]
-        packed += said.packed
-        named.update(said.keys)
+        footer = stand_in_footer(raw.root / part.path)
+        expired = [*footer.expired, *expired]
+        packed += footer.packed
+        named.update(footer.keys)
     return write_expired(folder, raw.root.name, partition, expired, packed, named, progress)

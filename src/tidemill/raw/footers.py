@@ -165,7 +165,7 @@ class BatchFooter:
     reading: str = ""  # how records were read, by `reading_of`; empty in earlier versions
     columns: RawColumns | None = None  # the declaration of its columns; None in earlier versions
 
-    def said_before(self) -> BatchFooter:
+    def for_next_part(self) -> BatchFooter:
         """The footer for the next part of the same rows, without what is recorded once."""
         return replace(self, slices=(), runs=(), clocks=(), progress=None)
 
@@ -298,7 +298,7 @@ class GonePart:
     def is_packed(self) -> bool:
         return self.footer.get("kind") == PACKED
 
-    def said(self) -> BatchFooter | PackedFooter:
+    def former_footer(self) -> BatchFooter | PackedFooter:
         """The footer it had."""
         return (PackedFooter if self.is_packed else BatchFooter).from_footer(self.footer)
 
@@ -340,7 +340,7 @@ class StandInFooter:
     """The footer of a part without rows that replaces removed parts."""
 
     stream: str
-    kind: str  # WORD or EXPIRED
+    kind: str  # TOMBSTONE or EXPIRED
     progress: ProgressAt | None  # when it was written
     packed: tuple[GonePart, ...] = ()
     expired: tuple[GonePart, ...] = ()
@@ -408,15 +408,15 @@ def declared_by(footer: Footer) -> RawColumns | None:
     """The declaration of a part's columns; None if it has none."""
     if COLUMNS not in footer:
         return None
-    said = fields_in(footer, COLUMNS)
-    columns = (as_fields(one, "fields") for one in items_in(said, "fields"))
-    misfits, rounded = (texts_in(said, key) if key in said else () for key in ("misfits", "rounded"))
-    left_out = fields_in(said, LEFT_OUT) if LEFT_OUT in said else {}
+    fields = fields_in(footer, COLUMNS)
+    columns = (as_fields(one, "fields") for one in items_in(fields, "fields"))
+    misfits, rounded = (texts_in(fields, key) if key in fields else () for key in ("misfits", "rounded"))
+    left_out = fields_in(fields, LEFT_OUT) if LEFT_OUT in fields else {}
     return RawColumns(
         tuple(map(_column, columns)),
         frozenset(misfits),
         frozenset(rounded),
-        keeps_payload=LEFT_OUT not in said,
+        keeps_payload=LEFT_OUT not in fields,
         spellings=tuple((name, text_in(left_out, name)) for name in left_out),
     )
 
@@ -431,10 +431,10 @@ def _declared(_path: str, footer: bytes) -> RawColumns | None:
     return declared_by(json.loads(footer))
 
 
-def _column(said: Footer) -> RawColumn:
-    items, zone = (text_in(said, key) if key in said else None for key in ("items", "zone"))
-    column = Column(text_in(said, "name"), text_in(said, "type"), number_in(said, "scale", 0), items, zone)
-    return RawColumn(column, texts_in(said, "path"))
+def _column(entry: Footer) -> RawColumn:
+    items, zone = (text_in(entry, key) if key in entry else None for key in ("items", "zone"))
+    column = Column(text_in(entry, "name"), text_in(entry, "type"), number_in(entry, "scale", 0), items, zone)
+    return RawColumn(column, texts_in(entry, "path"))
 
 
 def _gone(footer: Footer, why: str) -> tuple[GonePart, ...]:

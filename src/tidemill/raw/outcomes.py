@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CACHE_BYTES: Final = 32 << 20  # cache of slices that were asked for last
 _OVERHEAD: Final = 2048  # of a slice in the cache, whatever it holds
-_LOOKS: Final = 3  # attempts at a slice that changes while it is read
+_ATTEMPTS: Final = 3  # attempts at a slice that changes while it is read
 _GONE: Final = "its row has expired, or was replayed from quarantine: its outcome is not known"
 
 
@@ -79,7 +79,7 @@ class Outcomes:
         self._known: OrderedDict[_Key, Decisions] = OrderedDict()
         self._held = 0
         self._reading: dict[_Key, threading.Lock] = {}
-        self._looks = warehouse.readers
+        self._readers = warehouse.readers
 
     @property
     def held(self) -> int:
@@ -87,7 +87,7 @@ class Outcomes:
         return self._held
 
     def decided(self, receipt: Receipt, *, each: bool = True) -> Decided:
-        for _ in range(_LOOKS):
+        for _ in range(_ATTEMPTS):
             entry = self._entry(receipt)
             if entry.status is SliceStatus.RETRACTED:
                 return Decided(Status.RETRACTED)
@@ -150,8 +150,8 @@ class Outcomes:
     def _read(self, entry: SliceEntry) -> Decisions:
         stream = self._project.stream(entry.slice.stream)
         raw, quarantine = (
-            self._looks.snapshot("raw", stream.name),
-            self._looks.snapshot("quarantine", stream.name),
+            self._readers.snapshot("raw", stream.name),
+            self._readers.snapshot("quarantine", stream.name),
         )
         return read_decisions(self._project.warehouse, stream, entry, raw, quarantine)
 

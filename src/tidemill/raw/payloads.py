@@ -1,4 +1,4 @@
-"""Payloads without what columns have (`keep_payload: false`), and how they are put together again.
+"""Removes values from payloads that columns have (`keep_payload: false`), and restores the payloads.
 
 Such a payload has `null` where a value is in its column. What a column cannot give back byte for byte (a
 number spelled in another way than the rest, the offset of a time, a value that does not fit) stays in the
@@ -38,7 +38,7 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """Payloads as bytes, and where declared fields stand in them."""
+    """Payloads as bytes, and the positions of declared fields in them."""
 
     data: Bytes
     ends: Ints
@@ -46,7 +46,7 @@ class _Records:
 
 
 def without_columns(declared: RawColumns, rows: pa.Table) -> tuple[pa.StringArray, RawColumns]:
-    """Payloads of rows that have their columns, without what those give back; and the declaration with the
+    """The payloads of rows without the values that their columns give back, and the declaration with the
     spelling of each field that was left out somewhere."""
     from tidemill.formats.json_core import NULL
     from tidemill.formats.splicing import spliced
@@ -71,10 +71,10 @@ def without_columns(declared: RawColumns, rows: pa.Table) -> tuple[pa.StringArra
 
 
 class PartPayloads:
-    """Gives back the payloads of a part as they were sent."""
+    """Restores the payloads of a part as they were sent."""
 
     def __init__(self, declared: RawColumns | None, only: Sequence[str] | None = None) -> None:
-        """With `only`, what stands at other paths may be left out."""
+        """With `only`, values at other paths may be left out."""
         spellings = dict(declared.spellings) if declared is not None else {}
         self._left_out = [
             (each, spellings[each.name])
@@ -84,21 +84,21 @@ class PartPayloads:
 
     @property
     def names(self) -> list[str]:
-        """What is read of the part, by the names that Parquet has for it."""
+        """The columns to read from the part, by their Parquet names."""
         return [PAYLOAD, *(each.leaf for each, _ in self._left_out)]
 
     @property
     def tops(self) -> list[str]:
-        """The same by the columns of the table: of a struct all."""
+        """The same as top-level columns of the table: a struct is read as a whole."""
         return tops(self.names)
 
     @property
     def is_whole(self) -> bool:
-        """Whether the column has them as they are wanted."""
+        """Whether the payload column alone is enough."""
         return not self._left_out
 
     def of(self, rows: pa.RecordBatch | pa.Table) -> pa.StringArray:
-        """The payloads of rows that `names` was read of."""
+        """The payloads of rows with the columns `names`."""
         payload = one(rows.column(PAYLOAD))
         if self.is_whole or not len(payload):
             return payload
@@ -130,42 +130,42 @@ class PartPayloads:
 
 
 def tops(names: Sequence[str]) -> list[str]:
-    """Columns of a table by the names that Parquet has for what is inside of them."""
+    """The top-level columns of a table that contain these Parquet columns."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 @lru_cache(maxsize=4096)
 def has_whole_payloads(path: str) -> bool:
-    """Whether the column of a part has payloads as they were sent. (The name of a part has its checksum: what
-    it says once it says always.)"""
+    """Whether the column of a part has payloads as they were sent. (Cached for good: the name of a part
+    includes its checksum.)"""
     declared = declared_by(read_footer(path))
     return declared is None or declared.keeps_payload
 
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """What payloads have of one field, of which some rows have a value in its column."""
+    """The texts of one field in payloads, for rows with a value in its column."""
 
     data: Bytes
     starts: Ints
     ends: Ints
     there: Mask
 
-    def equal(self, array: pa.Array, of: RawColumn, spelling: str) -> Mask:
+    def equal(self, array: pa.Array, column: RawColumn, spelling: str) -> Mask:
         """Where the column gives the text back."""
         from tidemill.formats.columns import strings
 
-        said = strings(self.data, np.where(self.there, self.starts, 0), np.where(self.there, self.ends, 0))
-        same = pc.fill_null(pc.equal(spelled(array, of.column, spelling), said), False)
+        texts = strings(self.data, np.where(self.there, self.starts, 0), np.where(self.there, self.ends, 0))
+        same = pc.fill_null(pc.equal(spelled(array, column.column, spelling), texts), False)
         return np.asarray(same) & self.there
 
 
-def _spelling(texts: _Texts, array: pa.Array, of: RawColumn) -> str | None:
-    """The one that most values of a sample have; None: no value is written in a known way."""
+def _spelling(texts: _Texts, array: pa.Array, column: RawColumn) -> str | None:
+    """The spelling that most values of a sample have; None if no value is written in a known way."""
     rows = np.flatnonzero(texts.there)[:_SAMPLE]
     few = _Texts(texts.data, texts.starts[rows], texts.ends[rows], np.ones(rows.size, np.bool_))
     sample = array.take(pa.array(rows))
-    counts = {each: int(few.equal(sample, of, each).sum()) for each in spellings_of(of.column)}
+    counts = {each: int(few.equal(sample, column, each).sum()) for each in spellings_of(column.column)}
     best = max(counts, key=lambda each: counts[each])
     return best if counts[best] else None
 
@@ -200,5 +200,5 @@ def _with_quotes(records: _Records) -> tuple[Ints, Ints]:
 
 
 def _is_related(field: str, path: str) -> bool:
-    """Whether what stands at one is, or is inside of, what stands at the other."""
+    """Whether one path is equal to the other, or inside it."""
     return field == path or field.startswith(f"{path}.") or path.startswith(f"{field}.")

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, Reject, set_hash
-from tidemill.raw.quarantine_tenants import Theirs
+from tidemill.raw.quarantine_tenants import RowFilter
 from tidemill.raw.tables import INSTANT, QUARANTINE, QUARANTINE_STATS
 from tidemill.storage.tables.parts import read_footer, read_part, write_part
 from tidemill.storage.tables.snapshot import Part, Range, Snapshot
@@ -31,7 +31,7 @@ def read_quarantine(
     slice_id: str | None = None,
     limit: int | None = None,
     after: Place | None = None,
-    of: Theirs | None = None,
+    of: RowFilter | None = None,
     outcome: str | None = None,
 ) -> pa.Table:
     """Rows by (arrival, slice, line), newest arrival first; those after the row `after`, filtered by `of`.
@@ -94,7 +94,7 @@ class QuarantineReplay:
     content: bytes
     records: int
     slices: Sequence[str]
-    lines: Sequence[bytes]  # that it is made of …
+    lines: Sequence[bytes]  # the records it is made of …
     of: Sequence[str]  # … and the slice of each
     parts: Sequence[Part]
     unnamed: Mapping[int, tuple[str, int]]  # lines of it that name no tenant -> slice and line they came from
@@ -125,9 +125,9 @@ def take_out(table: Table, reason: str | None) -> QuarantineReplay | None:
     found, parts = [], []
     for part in snapshot.parts:
         rows = read_part(table.root / part.path, _REPLAYED)
-        mine = rows.filter(pc.equal(rows.column("reason"), reason)) if reason is not None else rows
-        if mine.num_rows:
-            found.append(mine)
+        matching = rows.filter(pc.equal(rows.column("reason"), reason)) if reason is not None else rows
+        if matching.num_rows:
+            found.append(matching)
             parts.append(part)
     if not found:
         return None
@@ -137,16 +137,16 @@ def take_out(table: Table, reason: str | None) -> QuarantineReplay | None:
     )
     whole = whole.take(order)
     lines = [as_line(payload) + b"\n" for payload in whole.column("payload").to_pylist()]
-    of = whole.column("slice").to_pylist()
+    slices = whole.column("slice").to_pylist()
     positions = zip(*(whole.column(name).to_pylist() for name in ("tenant", "slice", "line")), strict=True)
     return QuarantineReplay(
         content=b"".join(lines),
         records=len(lines),
-        slices=sorted(set(of)),
+        slices=sorted(set(slices)),
         lines=lines,
-        of=of,
+        of=slices,
         parts=parts,
-        unnamed={n: (of, line) for n, (tenant, of, line) in enumerate(positions, 1) if tenant is None},
+        unnamed={n: (name, line) for n, (tenant, name, line) in enumerate(positions, 1) if tenant is None},
     )
 
 

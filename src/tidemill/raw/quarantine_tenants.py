@@ -12,11 +12,11 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Metadata = Callable[[str], str | None]  # of a slice, by its id
-Theirs = Callable[[pa.Table], pa.Table]
+Metadata = Callable[[str], str | None]  # the metadata of a slice, by its id
+RowFilter = Callable[[pa.Table], pa.Table]
 
 
-def theirs(tenant: str, metadata: Metadata) -> Theirs:
+def rows_of_tenant(tenant: str, metadata: Metadata) -> RowFilter:
     """A filter for the rows of one tenant."""
 
     @lru_cache(maxsize=64)
@@ -49,10 +49,10 @@ def senders(metadata: str | None) -> Mapping[int, str]:
     """For lines of a slice that name no tenant, the tenant of the token they came with, as far as
     recorded."""
     try:
-        said = json.loads(metadata or "null")
+        fields = json.loads(metadata or "null")
     except (ValueError, RecursionError):
         return {}
-    window = said.get("window") if isinstance(said, dict) else None
+    window = fields.get("window") if isinstance(fields, dict) else None
     pairs = window.get("unnamed") if isinstance(window, dict) else None
     return {
         pair[0]: pair[1]

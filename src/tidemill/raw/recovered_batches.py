@@ -96,13 +96,13 @@ def _by_slice(table: pa.Table) -> Iterator[tuple[str, Ints, Mask]]:
     names = slices.dictionary.to_pylist()
     codes = slices.indices.to_numpy(zero_copy_only=False)
     time = one(table.column("event_time")).cast(pa.int64()).to_numpy()
-    met = one(table.column("watermark")).cast(pa.int64())
-    late = time <= met.fill_null(np.iinfo(np.int64).min).to_numpy()
+    watermarks = one(table.column("watermark")).cast(pa.int64())
+    late = time <= watermarks.fill_null(np.iinfo(np.int64).min).to_numpy()
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(names))).tolist()
     for name, start, end in zip(names, [0, *ends], ends, strict=False):
-        mine = order[start:end]
-        yield name, time[mine], late[mine]
+        rows = order[start:end]
+        yield name, time[rows], late[rows]
 
 
 def as_recorded(facts: PartFacts, path: str) -> GonePart:
@@ -149,7 +149,7 @@ def held_part(path: str) -> Iterator[Held]:
         steps[name] = steps_of(np.unique(times // BASE.tile))
         days, counts = np.unique(times // DAY, return_counts=True)
         by_day[name] = dict(zip(days.tolist(), counts.tolist(), strict=True))
-    footer = {key: said for key, said in read_footer(path).items() if key != COLUMNS}
+    footer = {key: value for key, value in read_footer(path).items() if key != COLUMNS}
     yield Held(path, by_day, GonePart(footer, accepted, lates, bounds, steps))
 
 
@@ -165,9 +165,9 @@ def _recorded(path: str, footer: StandInFooter, parts: Sequence[GonePart]) -> It
     """The facts of parts that a stand-in replaces. The progress of the stream is with the first of them: as
     it was when they were removed."""
     for number, recorded in enumerate(parts):
-        said = recorded.said()
-        if number == 0 and isinstance(said, BatchFooter):
-            said = replace(said, progress=footer.progress)
+        footer_of_part = recorded.former_footer()
+        if number == 0 and isinstance(footer_of_part, BatchFooter):
+            footer_of_part = replace(footer_of_part, progress=footer.progress)
         tiles: dict[int, set[str]] = {}
         for name, starts in recorded.tiles_of_slices():
             for start in starts:
@@ -175,7 +175,7 @@ def _recorded(path: str, footer: StandInFooter, parts: Sequence[GonePart]) -> It
         yield PartFacts(
             path=path,
             rows=0,
-            footer=said,
+            footer=footer_of_part,
             accepted=recorded.accepted,
             late=recorded.late,
             bounds=recorded.bounds,
@@ -187,7 +187,7 @@ def footers(path: str | Path) -> list[BatchFooter]:
     """What a raw part records of its batch; a stand-in has the records of the parts it replaces."""
     footer = raw_footer(path)
     if isinstance(footer, StandInFooter):
-        return [said for gone in footer.recorded() if isinstance(said := gone.said(), BatchFooter)]
+        return [old for gone in footer.recorded() if isinstance(old := gone.former_footer(), BatchFooter)]
     return [footer] if isinstance(footer, BatchFooter) else []
 
 
@@ -208,15 +208,15 @@ def records_of(
     """The batches of the parts, by id. All parts of a batch must be among them."""
     batches: dict[str, _Found] = {}
     for part in facts:
-        said = part.footer
-        assert isinstance(said, BatchFooter), part.path
-        found = batches.setdefault(said.batch, _Found())
+        footer = part.footer
+        assert isinstance(footer, BatchFooter), part.path
+        found = batches.setdefault(footer.batch, _Found())
         found.parts.append(part)
-        found.summaries.update({summary.id: summary for summary in said.slices})
-        found.runs.extend(said.runs)
-        found.clocks.extend(said.clocks)
-        if said.progress is not None:
-            found.progress = said.progress.progress
+        found.summaries.update({summary.id: summary for summary in footer.slices})
+        found.runs.extend(footer.runs)
+        found.clocks.extend(footer.clocks)
+        if footer.progress is not None:
+            found.progress = footer.progress.progress
     return {
         batch: BatchRecord(
             stream=stream,

@@ -139,10 +139,10 @@ def _check_not_sealed(warehouse: Warehouse, plan: RetractionPlan, entries: Seque
     for entry in entries:
         early = entry.observed is not None and entry.observed.start < sealed
         if entry.batch in undone and (early or entry.batch in expired):
-            whose = "it" if entry.id == plan.slice else f"slice {entry.id[:12]}, decided again with it,"
+            which = "it" if entry.id == plan.slice else f"slice {entry.id[:12]}, decided again with it,"
             raise InputError(
                 f"slice {plan.slice[:12]} cannot be retracted: raw before {format_instant(sealed)} has "
-                f"expired, and {whose} is of that time, or of a batch that is",
+                f"expired, and {which} is of that time, or of a batch that is",
                 hint="what was made of it is sealed; a longer retention.raw keeps slices retractable longer",
             )
 
@@ -161,8 +161,8 @@ def plan_over(
     slice; `rules`: what the stream declares about event time; `in_order`: its metrics depend on earlier
     events)."""
     undone, why = _reach(entries, entry, rules, in_order=in_order)
-    if entry.slice.source == REPLAY and (robbed := _robbed(entries, entry, held) - undone):
-        undone |= robbed
+    if entry.slice.source == REPLAY and (replayed := _replayed_batches(entries, entry, held) - undone):
+        undone |= replayed
         why += "; records that it replayed from quarantine are decided in their first slice"
     members: dict[str, list[SliceEntry]] = {}
     for other in entries:  # in ledger order, which is then that of the batches
@@ -252,7 +252,7 @@ def _must_follow(entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequenc
     return None
 
 
-def _robbed(entries: Sequence[SliceEntry], gone: SliceEntry, held: Mapping[str, int]) -> set[str]:
+def _replayed_batches(entries: Sequence[SliceEntry], gone: SliceEntry, held: Mapping[str, int]) -> set[str]:
     """Batches of earlier slices that have fewer rows in quarantine than were put there: without the replayed
     slice they would still have them."""
     return {
@@ -297,8 +297,8 @@ def finish_retractions(
     line = RetractionLog(warehouse.root).unfinished(warehouse.state, stream)
     if line is None:
         return None
-    story = {"stream": line.act.stream, "slice": line.act.slice}
-    log.warning("finishing a retraction that a dead process had begun", extra=story)
+    context = {"stream": line.act.stream, "slice": line.act.slice}
+    log.warning("finishing a retraction that a dead process had begun", extra=context)
     _carry_out(warehouse, acceptor, line)
     return line.act
 
@@ -329,5 +329,5 @@ def _carry_out(warehouse: Warehouse, acceptor_of: Callable[[str], Acceptor], lin
     failpoint("retract.after_state")
     if line.undone:
         ensure_runs(acceptor)
-    story = {"stream": stream, "slice": act.slice}
-    log.info("%d slices are decided again", len(act.again), extra=story)
+    context = {"stream": stream, "slice": act.slice}
+    log.info("%d slices are decided again", len(act.again), extra=context)

@@ -1,7 +1,7 @@
 """Damaged parts of raw or quarantine: the slices whose rows they held go through the gate again.
 
-The same act as a retraction, of which it has the log, the order and the safety against crashes; but no slice
-is taken back, so the outcome is the one that there was.
+It works like a retraction, with the same log, order and crash safety, but no slice is retracted, so the
+outcome is the same as before.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """The batches that damaged parts held rows of, and the slices of those, in the order of the ledger."""
+    """The batches with rows in damaged parts, and their slices in ledger order."""
 
     stream: str
     batches: Sequence[str]
     slices: Sequence[SliceEntry]
-    expired: Sequence[str] = ()  # of those slices: raw has let go of rows of them, so they cannot go back
+    expired: Sequence[str] = ()  # slices with expired rows: they cannot go back
 
 
 def plan_send_back(
@@ -41,7 +41,8 @@ def plan_send_back(
     damaged = _parts(warehouse, "raw", stream, raw)
     both = [*damaged, *_parts(warehouse, "quarantine", stream, quarantine)]
     batches = {batch for part in both if (batch := batch_of(part))}
-    if any(batch_of(part) is None for part in damaged):  # of several batches: the others say which
+    # it has several batches: the other parts record which
+    if any(batch_of(part) is None for part in damaged):
         batches |= _unrecorded(warehouse, stream, {part.path for part in damaged}, entries)
     members = [e for e in entries if e.batch in batches and e.status is not SliceStatus.RETRACTED]
     expired = [entry.id for entry in members if _is_expired(warehouse, entry)]
@@ -51,7 +52,7 @@ def plan_send_back(
 
 
 def _is_expired(warehouse: Warehouse, entry: SliceEntry) -> bool:
-    """Whether raw has let go of events of its time: the gate would refuse them now."""
+    """Whether events of its time have expired: the gate would refuse them now."""
     sealed = warehouse.expiries.seal(entry.slice.stream)
     return sealed is not None and entry.observed is not None and entry.observed.start < sealed
 
@@ -65,7 +66,7 @@ def _parts(warehouse: Warehouse, kind: layout.TableKind, stream: str, paths: Col
 def _unrecorded(
     warehouse: Warehouse, stream: str, damaged: Collection[str], entries: Sequence[SliceEntry]
 ) -> set[str]:
-    """Batches that the parts which are whole lack rows of, or say nothing of, by what the ledger knows."""
+    """Batches of the ledger for which the intact parts lack rows or records."""
     table = Table.existing(layout.raw(warehouse.root, stream))
     assert table is not None, stream
     rows: dict[str, int] = {}
@@ -87,8 +88,8 @@ def _unrecorded(
 
 
 def lost_batches(raw: Table, damaged: Collection[str]) -> set[str]:
-    """Batches with rows, or with what is said of them, in damaged parts of raw (by their paths), by what the
-    others say: for `recover`, which has no ledger yet."""
+    """Batches with rows or records in damaged parts of raw (by path), found from the intact parts: for
+    `recover`, which has no ledger yet."""
     recorded: dict[str, int] = {}
     held: dict[str, int] = {}
     batch: dict[str, str] = {}
@@ -124,8 +125,9 @@ def plan_send_back_all(warehouse: Warehouse, stream: str) -> SendBack:
 
 def begin_send_back(warehouse: Warehouse, plan: SendBack, reason: str, now: int) -> None:
     """Make it durable that the slices go back. The caller must hold the tick lock, then set the damaged files
-    aside (parts whose files are missing leave the tables) and finish the act, as any round would after a
-    crash. One that a crash interrupted before is not begun again."""
+    aside (parts whose files are missing leave the tables) and finish the step, as any round would after a
+    crash. One that a crash interrupted is not begun again.
+    """
     acts = RetractionLog(warehouse.root)
     if acts.unfinished(warehouse.state, plan.stream) is None:
         acts.append(warehouse.state, sent_back(plan.stream, reason, now, plan.batches, plan.slices))

@@ -76,7 +76,7 @@ def born_large(name: str) -> str:
     return f"{plain}-{LARGE_PART}{name.removeprefix(plain)}"
 
 
-# -- those that speak for others
+# -- writing stand-ins
 
 
 def write_tombstone(

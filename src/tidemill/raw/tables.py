@@ -1,4 +1,4 @@
-"""The two tables that accept writes: raw events and quarantine, and what their parts say of themselves."""
+"""The two tables that accept writes: raw events and quarantine, and the declarations of their parts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ RAW: Final = pa.schema(
         pa.field("event_id", pa.string()),
         pa.field("event_type", pa.string()),
         pa.field("arrival", INSTANT),
-        pa.field("watermark", INSTANT),  # of the stream, as it met it; late when event_time <= watermark
+        # of the stream when the row was accepted; the row is late if event_time <= watermark
+        pa.field("watermark", INSTANT),
         pa.field("slice", pa.string()),
         pa.field("line", pa.int64()),
         pa.field("payload", pa.string()),
     ]
 )
-DAY_COLUMN: Final = "day"  # of event_time, as 2024-01-15: a folder for each, in tables of former versions
-ROW_GROUP: Final = 8_192  # rows: what a search decodes for one event, and what statistics can leave out
+DAY_COLUMN: Final = "day"  # the day of event_time, as 2024-01-15: the partition in tables of earlier versions
+ROW_GROUP: Final = 8_192  # rows of a row group: what a search decodes for one event
 RAW_STATS: Final = ("tenant", "event_time", "watermark", "slice")
 
 QUARANTINE: Final = pa.schema(
@@ -56,7 +57,8 @@ QUARANTINE_STATS: Final = ("slice", "arrival")
 
 
 def raw_table(warehouse: Path, stream: str, columns: RawColumns) -> Table:
-    """Its parts span days. A table that has a folder for each day keeps that: Delta cannot change it."""
+    """The raw table. Its parts span days; an existing table that is partitioned by day stays so, since Delta
+    cannot change it."""
     root = layout.raw(warehouse, stream)
     if (known := Table.existing(root)) is not None:
         show_columns(known, columns)
@@ -70,8 +72,8 @@ def raw_table(warehouse: Path, stream: str, columns: RawColumns) -> Table:
 
 
 def show_columns(raw: Table, columns: RawColumns, now: int = 0) -> None:
-    """Have the table show the declared columns, but for those that a part has in another type: Delta knows
-    one type of a column. They come back once the part is made again."""
+    """Add the declared columns to the schema of the table, except those that a part has in another type: in
+    Delta a column has one type. They are added once the part is rewritten."""
     if not shows_all(raw, columns):
         hidden = _retyped(raw, columns)
         raw.reshape(_schema(raw, [one for one in columns.fields if one.name not in hidden]), now)
@@ -87,20 +89,20 @@ def _schema(raw: Table, fields: Sequence[pa.Field]) -> pa.Schema:
 
 
 def _retyped(raw: Table, columns: RawColumns) -> set[str]:
-    """Columns that some part has in another type, whatever their case."""
-    wanted = {one.name.lower(): one for one in columns.fields}
+    """Columns that some part has in another type; names are compared without case."""
+    fields = {one.name.lower(): one for one in columns.fields}
     found: set[str] = set()
     for path in raw.snapshot().paths([part for part in raw.snapshot().parts if part.rows]):
-        said = declared_by(read_footer(path))
-        for there in said.fields if said is not None and said.id != columns.id else ():
-            mine = wanted.get(there.name.lower())
-            if mine is not None and (mine.name != there.name or mine.type != there.type):
-                found.add(mine.name)
+        declaration = declared_by(read_footer(path))
+        for there in declaration.fields if declaration is not None and declaration.id != columns.id else ():
+            field = fields.get(there.name.lower())
+            if field is not None and (field.name != there.name or field.type != there.type):
+                found.add(field.name)
     return found
 
 
 def stale_among(snapshot: Snapshot, parts: Sequence[Part], columns: RawColumns) -> list[Part]:
-    """Parts whose columns are not those that would be made now."""
+    """Parts whose columns differ from those that would be written now."""
     return [
         part for part in parts if part.rows and _declaration(f"{snapshot.root}/{part.path}") != columns.id
     ]
@@ -108,18 +110,18 @@ def stale_among(snapshot: Snapshot, parts: Sequence[Part], columns: RawColumns) 
 
 @lru_cache(maxsize=65_536)
 def _declaration(path: str) -> str | None:
-    """The name of a part has its checksum: what it says once it says always."""
+    """The declaration of a part. (Cached for good: the name of a part includes its checksum.)"""
     declared = declared_by(read_footer(path))
     return declared.id if declared is not None else None
 
 
 def is_by_day(raw: Table) -> bool:
-    """Whether each part has to keep to one day."""
+    """Whether each part must be within one day."""
     return DAY_COLUMN in raw.partition_by
 
 
 def partition_at(instant: int, *, by_day: bool) -> dict[str, str]:
-    """Where in the table a part belongs whose first event is of this instant."""
+    """The partition of a part whose first event is at this instant."""
     return {DAY_COLUMN: format_instant(instant)[:10]} if by_day else {}
 
 

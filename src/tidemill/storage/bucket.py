@@ -1,8 +1,8 @@
 """The small protocol that a bucket must offer: read, put, put if absent, list, copy and delete, by key.
 
 The client is obstore. Credentials come from the environment and the usual chains of each provider, never from
-the project; errors name the bucket and the key, and nothing else of a response. Every call may be tried
-again: the client does so when a server is slow, refuses for a moment, or resets a connection.
+the project; errors name the bucket and the key, and nothing else of a response. Every call may be repeated:
+the client retries when a server is slow, throttles requests, or resets a connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Imports inside functions keep start-up short: only a warehouse in a bucket needs the client.
 
 Result = TypeVar("Result")
-_TRIES: Final = 4  # of a read whose response broke off: the client repeats a request, and not a response
+_TRIES: Final = 4  # tries of a read whose response was cut off: the client itself retries only requests
 _PIECE: Final = 8 << 20
 _WHOLE: Final = 64 << 20  # larger files are sent in several requests, unless the key must be new
 _STATUS: Final = re.compile(r"status code: (\d{3})|HTTP status [a-z ]*\((\d{3})")
@@ -39,7 +39,7 @@ _ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", 
 
 
 def storage_options() -> dict[str, str]:
-    """What deltalake is given, which reads the same environment."""
+    """The options for deltalake, which reads the same environment."""
     return {
         "timeout": _TIMEOUT,
         "connect_timeout": _CONNECT,
@@ -56,7 +56,7 @@ def _is_plain_http() -> bool:
 
 
 class BucketError(OSError):
-    """A bucket did not do what it was asked for. An OSError, so that callers treat it as one of a disk."""
+    """An operation on a bucket failed. It is an OSError, so callers handle it like an error of the disk."""
 
     @property
     def hint(self) -> str:
@@ -68,7 +68,7 @@ class BucketError(OSError):
 
 
 class _BrokenOffError(OSError):
-    """A response ended before its time."""
+    """A response ended too early."""
 
     def __str__(self) -> str:
         return "decoding response body"
@@ -93,12 +93,12 @@ class Bucket:
 
     @property
     def _store(self) -> ObjectStore:
-        """The client of this process: it has threads, which a fork does not take along."""
+        """The client of this process. A client has threads, which do not survive a fork."""
         if self._opened is None or self._opened[0] != os.getpid():
             self._opened = os.getpid(), _connect(self.url)
         return self._opened[1]
 
-    # -- reading, which is tried again when a response breaks off
+    # -- reading: retried when a response is cut off
 
     def find(self, key: str) -> Found | None:
         import obstore
@@ -144,9 +144,9 @@ class Bucket:
         """The names of the folders directly under `prefix`, and the objects there."""
         import obstore
 
-        said = self._read("list", prefix, lambda: obstore.list_with_delimiter(self._store, prefix or None))
-        folders = [one.rstrip("/").rpartition("/")[2] for one in said["common_prefixes"]]
-        return folders, [_found(one["path"], one) for one in said["objects"]]
+        listing = self._read("list", prefix, lambda: obstore.list_with_delimiter(self._store, prefix or None))
+        folders = [one.rstrip("/").rpartition("/")[2] for one in listing["common_prefixes"]]
+        return folders, [_found(one["path"], one) for one in listing["objects"]]
 
     def has_any(self, prefix: str, after: str | None = None) -> bool:
         """Whether there is any object under `prefix`; only after a key, if one is given."""
@@ -170,7 +170,7 @@ class Bucket:
     # -- writing
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Write an object as a whole; one of the same key is replaced."""
+        """Write a whole object; replaces one with the same key."""
         import obstore
 
         size = content.stat().st_size if isinstance(content, Path) else len(content)
@@ -178,8 +178,8 @@ class Bucket:
             obstore.put(self._store, key, content, use_multipart=size > _WHOLE)
 
     def put_new(self, key: str, content: bytes | Path) -> bool:
-        """Write an object whose key must be new; False if another one is there. One that has this very
-        content is ours: the response to an earlier try was lost."""
+        """Write an object whose key must be new; False if the key exists. An object with exactly this content
+        is our own: the response to an earlier try was lost."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -187,9 +187,9 @@ class Bucket:
             try:
                 obstore.put(self._store, key, content, mode="create", use_multipart=False)
             except AlreadyExistsError:
-                mine = content.read_bytes() if isinstance(content, Path) else content
+                expected = content.read_bytes() if isinstance(content, Path) else content
                 found = self.find(key)
-                return found is not None and found.size == len(mine) and self.read(key) == mine
+                return found is not None and found.size == len(expected) and self.read(key) == expected
         return True
 
     def copy(self, key: str, target: str) -> None:
@@ -199,7 +199,7 @@ class Bucket:
             obstore.copy(self._store, key, target)
 
     def delete(self, *keys: str) -> None:
-        """Objects that are not there are passed over."""
+        """Delete objects; missing ones are ignored."""
         import obstore
 
         for first in range(0, len(keys), 1000):
@@ -226,16 +226,16 @@ class Bucket:
             raise self._error(act, key, _reason(error)) from None
 
     def failure(self, act: str, key: str, error: Exception) -> BucketError:
-        """What another client of the same bucket reported."""
+        """The error for a failure that another client of the same bucket reported."""
         return self._error(act, key, _reason(error))
 
     def _error(self, act: str, key: str, reason: str) -> BucketError:
         return BucketError(f"cannot {act} {self.url}/{key}: {reason}")
 
 
-def _found(key: str, said: ObjectMeta) -> Found:
-    modified = round(said["last_modified"].timestamp() * 1_000_000) * 1000
-    return Found(key, said["size"], modified, zlib.crc32((said["e_tag"] or "").encode()))
+def _found(key: str, meta: ObjectMeta) -> Found:
+    modified = round(meta["last_modified"].timestamp() * 1_000_000) * 1000
+    return Found(key, meta["size"], modified, zlib.crc32((meta["e_tag"] or "").encode()))
 
 
 def _connect(url: str) -> ObjectStore:
@@ -257,7 +257,7 @@ def _connect(url: str) -> ObjectStore:
 
 
 def again(work: Callable[[], Result]) -> Result:
-    """The result of a read of deltalake, which is tried again when a response of a bucket broke off."""
+    """The result of a read by deltalake, repeated when a response of a bucket was cut off."""
     for _ in range(_TRIES - 1):
         try:
             return work()
@@ -269,12 +269,12 @@ def again(work: Callable[[], Result]) -> Result:
 
 def is_of_bucket(error: Exception) -> bool:
     """Whether deltalake reports that the bucket, and not the table, was at fault."""
-    said = str(error)
-    return any(word in said for word in _OF_BUCKETS)
+    text = str(error)
+    return any(phrase in text for phrase in _OF_BUCKETS)
 
 
 def _reason(error: Exception) -> str:
-    """Why it failed, without anything of the response: bodies of errors may repeat what signs a request."""
+    """Why it failed, without the body of the response: it may repeat the signature of the request."""
     kinds = {
         "PermissionDeniedError": "access is denied",
         "UnauthenticatedError": "the credentials are not accepted",
@@ -286,13 +286,13 @@ def _reason(error: Exception) -> str:
     status = _STATUS.search(str(error))
     if status:
         return f"the server answered {status[1] or status[2]}"
-    said = str(error).lower()
-    for word, reason in (
+    text = str(error).lower()
+    for phrase, reason in (
         ("credential", "there are no credentials"),
         ("timed out", "the server did not answer in time"),
         ("error sending request", "the server cannot be reached"),
         ("body", "the connection broke off"),
     ):
-        if word in said:
+        if phrase in text:
             return reason
     return "the request failed"

@@ -11,7 +11,7 @@ A warehouse in a bucket has a folder on the local disk. A path in it names one o
   was read or written lately.
 
 `BucketPath` is a `pathlib.Path` that knows this, so what works on a folder through its paths works on a
-bucket. What opens files by other means asks for a `local_copy` first. Objects are never replaced by other
+bucket. Code that opens files by other means calls `local_copy` first. Objects are never replaced by other
 content, except for the few in `layout.REPLACED`, which are always read from the bucket.
 """
 
@@ -35,7 +35,7 @@ from tidemill.model.time import MINUTE
 from tidemill.storage import layout
 from tidemill.storage.bucket import Bucket, BucketError, Found, storage_options
 
-_FRESH: Final = 10 * MINUTE  # for which a copy that was used stays, however full the disk is
+_FRESH: Final = 10 * MINUTE  # a copy that was used so recently stays, however full the disk is
 
 
 @lru_cache(maxsize=64)
@@ -72,7 +72,8 @@ class BucketPath(PosixPath):
         *folders, name = self.key.split("/")
         if name.startswith((".", layout.STATE_FILES)) or name.endswith((".tmp", ".lock")):
             return True
-        set_aside = folders[:1] == ["_damaged"]  # under the path it had, and in the bucket
+        # a file that was set aside has its old path, and is in the bucket
+        set_aside = folders[:1] == ["_damaged"]
         local = layout.IN_NO_BUCKET if os.environ.get(SHARED_STAGING) else layout.OF_A_MACHINE
         return not set_aside and any(one.startswith(".") or one in local for one in (*folders, name))
 
@@ -129,10 +130,10 @@ class BucketPath(PosixPath):
         return (self / name for name in sorted(names))
 
     def glob(self, pattern: str, **_: Any) -> Iterator[BucketPath]:  # type: ignore[override]
-        wanted = pattern.split("/")
-        if self.is_local or wanted[-1].startswith("."):
+        steps = pattern.split("/")
+        if self.is_local or steps[-1].startswith("."):
             return (self / one.relative_to(self.plain) for one in self.plain.glob(pattern))
-        return (self / name for name in sorted(self._names(len(wanted))) if _matches(name, wanted))
+        return (self / name for name in sorted(self._names(len(steps))) if _matches(name, steps))
 
     def rglob(self, pattern: str, **_: Any) -> Iterator[BucketPath]:  # type: ignore[override]
         if self.is_local:
@@ -294,8 +295,8 @@ def _status(mode: int, size: int, modified: int, tag: int = 0) -> os.stat_result
     )
 
 
-def _matches(name: str, wanted: list[str]) -> bool:
-    return all(fnmatchcase(one, pattern) for one, pattern in zip(name.split("/"), wanted, strict=True))
+def _matches(name: str, steps: list[str]) -> bool:
+    return all(fnmatchcase(one, pattern) for one, pattern in zip(name.split("/"), steps, strict=True))
 
 
 # -- paths that come as text
@@ -340,15 +341,15 @@ def size_of(path: Path | str) -> int:
 
 # -- logs
 
-_MOMENT: Final = 0.5  # seconds for which a look at a log is good enough for readers
-_MOST_LOOKED: Final = 10_000
-_looked: Final[dict[Path, tuple[float, Path | None]]] = {}  # when, and the copy; None: there is no such log
+_MOMENT: Final = 0.5  # seconds for which readers may reuse what was last seen of a log
+_MOST_SEEN: Final = 10_000
+_last_seen: Final[dict[Path, tuple[float, Path | None]]] = {}  # when, and the copy; None: there is no log
 _compared: Final[
     dict[Path, tuple[int, int]]
 ] = {}  # the generation of a copy, and how much of it is known to be right
 _GENERATION: Final = 6  # digits of the number of a generation
 _OFFSET: Final = 20
-_LOOKS: Final = 100
+_TRIES: Final = 100
 _REWRITING: Final = b"\0rewritten\0"  # begins a piece that holds the whole new content of its log
 _DROPPED: Final = b"\0dropped\0"  # the content of a log that was removed
 
@@ -377,9 +378,9 @@ def _copy(path: BucketPath, generation: int) -> Path:
 
 
 def current_log(path: BucketPath) -> Path:
-    """The local copy of a log, brought up to date; FileNotFoundError if there is no such log. One that this
-    process has looked at just now is taken as it is."""
-    known = _looked.get(path)
+    """The local copy of a log, brought up to date; FileNotFoundError if there is no such log. A copy that
+    this process checked just now is returned unchecked."""
+    known = _last_seen.get(path)
     if known is not None and time.monotonic() - known[0] < _MOMENT:
         if known[1] is None:
             raise FileNotFoundError(2, "there is no such log", path.as_uri())
@@ -390,8 +391,8 @@ def current_log(path: BucketPath) -> Path:
 
 
 def look_again(path: Path) -> None:
-    """Have the next look at a log be one at the bucket."""
-    _looked.pop(path, None)
+    """Make the next reader of a log check the bucket."""
+    _last_seen.pop(path, None)
 
 
 def has_log(path: BucketPath) -> bool:
@@ -403,7 +404,7 @@ def has_log(path: BucketPath) -> bool:
 
 
 def _current(path: BucketPath) -> Path:
-    for _ in range(_LOOKS):
+    for _ in range(_TRIES):
         copy = _bring_up_to_date(path)
         if copy is not None:
             return copy
@@ -411,7 +412,7 @@ def _current(path: BucketPath) -> Path:
 
 
 def _bring_up_to_date(path: BucketPath) -> Path | None:
-    """The local copy of a log with all that the bucket has of it; None if the log was rewritten meanwhile."""
+    """The local copy of a log with all that the bucket has; None if the log was rewritten meanwhile."""
     generation, known, pieces = _unknown_pieces(path)
     copy = _copy(path, generation)
     if not copy.exists():
@@ -459,7 +460,7 @@ def _is_dropped(copy: Path) -> bool:
 
 
 def _read_piece(path: BucketPath, generation: int, key: str) -> bytes | None:
-    """What a piece adds to its log; None if it is not to be had, because the log was rewritten."""
+    """The bytes that a piece adds to its log; None if the piece is gone because the log was rewritten."""
     try:
         content = path.bucket.read(key)
     except FileNotFoundError:
@@ -477,10 +478,10 @@ def _pieces(path: BucketPath, after: str | None = None) -> list[tuple[int, int, 
 
 
 def _remember(path: BucketPath, copy: Path | None) -> None:
-    if len(_looked) > _MOST_LOOKED:
-        _looked.clear()
+    if len(_last_seen) > _MOST_SEEN:
+        _last_seen.clear()
         _compared.clear()
-    _looked[path] = time.monotonic(), copy
+    _last_seen[path] = time.monotonic(), copy
     size = copy.stat().st_size if copy is not None else 0
     if copy is not None and size > 0:
         _compared[path] = _generation(copy), size
@@ -540,8 +541,8 @@ def rewrite_log(path: BucketPath, content: bytes, at: int | None = None) -> bool
     """Replace the content of a log in one step; False if another writer has changed the log meanwhile, or
     since it had `at` bytes.
 
-    The step is one put under the key that the next append would have. It holds the whole new content, so
-    whoever comes next can finish what a crash interrupts.
+    The step is one put under the key that the next append would have. It holds the whole new content, so the
+    next writer can finish what a crash interrupted.
     """
     with _copying(path):
         generation, size = _end(path)
@@ -597,7 +598,7 @@ def _mark_used(copy: Path) -> None:
         return
     with suppress(OSError):
         os.utime(copy)
-    if len(_used) > _MOST_LOOKED:
+    if len(_used) > _MOST_SEEN:
         _used.clear()
     _used[str(copy)] = now
 
@@ -608,14 +609,14 @@ class LocalCopies:
     def __init__(self, warehouse: Path, most: int) -> None:
         self._warehouse = warehouse
         self._most = most
-        self._looked = 0
+        self._checked_at = 0
 
     def trim(self, now: int) -> int:
         """Delete those first that were not used for longest, until they take few enough bytes; returns how
         many were deleted. Looks once a minute. What was used in the last ten minutes stays."""
-        if not isinstance(self._warehouse, BucketPath) or now - self._looked < MINUTE:
+        if not isinstance(self._warehouse, BucketPath) or now - self._checked_at < MINUTE:
             return 0
-        self._looked = now
+        self._checked_at = now
         found = sorted(self._found())
         total, deleted = sum(size for _, size, _ in found), 0
         for used, size, path in found:
@@ -633,11 +634,11 @@ class LocalCopies:
                 one = BucketPath(folder) / name
                 if not one.is_local and not one.is_log:
                     with suppress(FileNotFoundError):
-                        said = one.plain.stat()
-                        yield said.st_mtime_ns // 1000, said.st_size, one.plain
+                        status = one.plain.stat()
+                        yield status.st_mtime_ns // 1000, status.st_size, one.plain
 
 
 def forget_copy(path: Path) -> None:
-    """Have the next reader read from the bucket: a search for damage must not look at a copy."""
+    """Make the next reader read from the bucket: a search for damage must not check a copy."""
     if isinstance(path, BucketPath) and not (path.is_local or path.is_log):
         path.forget()

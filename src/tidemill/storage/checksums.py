@@ -80,8 +80,8 @@ def read_arrow(path: Path | str) -> pa.Table:
             table.validate(full=True)
             _remember(path, found.stamp, found.buffer.size)
     except (pa.ArrowInvalid, OSError) as error:
-        what = str(error).splitlines()[0]
-        raise DamageError(f"not a valid Arrow file: {what}", where=relative_name(path)) from error
+        reason = str(error).splitlines()[0]
+        raise DamageError(f"not a valid Arrow file: {reason}", where=relative_name(path)) from error
     return table
 
 

@@ -1,7 +1,8 @@
-"""Shows which processes live, to others on the same machine: each holder of a lease keeps a file locked.
+"""Shows other processes on the same machine which processes are alive: each holder of a lease keeps a file
+locked.
 
-The lock ends with its process, so that nobody waits for the lease of one that was killed. Processes of other
-machines are not seen here: only time tells whether they live.
+The lock ends with its process, so nobody waits for the lease of a killed process. For processes of other
+machines only the end of their lease shows that they are gone.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class HolderFile:
 def is_alive(warehouse: Path, owner: str) -> bool | None:
     """Whether a holder, or one of its workers, lives as far as can be seen from here; None if it keeps no
     file or the file system has no locks."""
-    holder, mark, _ = owner.rpartition(_NUMBER)
-    if not mark:
+    holder, separator, _ = owner.rpartition(_NUMBER)
+    if not separator:
         return None
     machine, known, _ = holder.rpartition(_MACHINE)
     if known and machine != machine_name(warehouse):

@@ -18,7 +18,7 @@ from tidemill.model.windows import AGGREGATION, WindowKey
 
 TableKind = Literal["raw", "quarantine", "rollups", "index", "chains"]
 
-# Suffixes and fixed names of files; the folder says what a file is, the suffix of which kind.
+# Suffixes and fixed names of files; the folder says what a file is for, the suffix says its kind.
 RUN_SUFFIX: Final = ".run"  # gate/: accepted ids
 KEYS_SUFFIX: Final = ".keys"  # sealed/: ids of events that have expired
 OBSERVATIONS_SUFFIX: Final = ".trail"  # trails/: observations of objects
@@ -95,8 +95,8 @@ def machine(warehouse: Path) -> Path:
 
 
 def tick_lock(warehouse: Path) -> Path:
-    """Shared by the processes of a machine that do rounds, and held alone by what works on the whole
-    warehouse."""
+    """The lock that processes of one machine share during rounds, and that work on the whole warehouse holds
+    exclusively."""
     return warehouse / ".tick.lock"
 
 
@@ -246,7 +246,7 @@ def raw(warehouse: Path, stream: str) -> Path:
 
 
 def streams_with_raw(warehouse: Path) -> list[str]:
-    """The streams that something was accepted of, whether they are declared or not."""
+    """The streams with accepted events, whether they are declared or not."""
     folder = raw(warehouse, "any").parent
     return sorted(one.name for one in folder.iterdir()) if folder.is_dir() else []
 

@@ -1,8 +1,8 @@
 """Work on streams under leases: processes share the streams, and one that was replaced commits nothing.
 
-A lease is a row of the state. Whoever holds one may commit; whoever finds one whose holder died or did not
-renew it takes it over. Every commit of a table and every act of the state that is made inside `sharing` or
-`working` is refused once a lease was taken over.
+A lease is a row of the state. The holder of a lease may commit; a process that finds one whose holder died or
+did not renew it takes it over. Every commit of a table and every act of the state that is made inside
+`sharing` or `working` is refused once a lease was taken over.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 LANDING_JOB, EVENTS_JOB, SCRUB_JOB = "@landings", "@events", "@scrub"  # of a round, for one process at a time
 JOBS: Final = (LANDING_JOB, EVENTS_JOB, SCRUB_JOB)
 RENEWALS: Final = 3  # how often a lease is renewed before it would end
-STEP: Final = 0.05  # seconds between two looks at leases that others hold
+STEP: Final = 0.05  # seconds between two checks of leases that others hold
 
 
 class HeldLeases:
@@ -54,16 +54,16 @@ class HeldLeases:
     # -- taking
 
     def take(self, *names: str) -> bool:
-        """Whether they are all ours now; False when another process holds one of them. What a holder that
-        was replaced has under way can no longer be committed when this returns."""
-        wanted = [name for name in names if name not in self.numbers]
-        if not wanted:
+        """Take all leases; False if another process holds one of them. When this returns, a holder that was
+        replaced can no longer commit."""
+        missing = [name for name in names if name not in self.numbers]
+        if not missing:
             return True
         self._file.open()  # first: a holder without a file counts as dead
-        before = self.state.lease_holders(wanted)
+        before = self.state.lease_holders(missing)
         gone = frozenset(one for one in before if is_alive(self._warehouse, one) is False)
         ended = frozenset(filter(self._has_ended, gone))
-        granted = self.state.take_leases(wanted, self.holder, self._length, gone, ended)
+        granted = self.state.take_leases(missing, self.holder, self._length, gone, ended)
         if granted.blocked_by:
             return False
         if self._renewing is None:
@@ -74,7 +74,7 @@ class HeldLeases:
         return True
 
     def take_within(self, names: Collection[str], seconds: float) -> bool:
-        """The same; holders are waited for so long at most."""
+        """The same, but wait at most so many seconds for other holders."""
         for _ in range(1 + int(seconds / STEP)):
             if self.take(*names):
                 return True
@@ -83,13 +83,15 @@ class HeldLeases:
         return False
 
     def _has_ended(self, holder: str) -> bool:
-        """Whether a dead holder has nothing under way: on the disk of the system that ran it. Requests to a
-        bucket, or of other systems, may still be."""
+        """Whether a dead holder certainly has no write under way. That is so on the disk of the system that
+        ran it; requests to a bucket, or from other systems, may still arrive."""
         return is_of_this_host(holder) and not isinstance(self._warehouse, BucketPath)
 
     def _shut_out(self, granted: Granted) -> None:
-        """Take the next version of every table that a holder before may be about to commit to: it then finds
-        its version taken, looks again, and is refused. Until that is done, the state knows that it is not."""
+        """Take the next version of every table that the previous holder may be about to commit to. Its commit
+        then fails, is checked again, and is refused. Until this is done, the state records the lease as
+        contested.
+        """
         for name, holder in granted.left.items():
             log.warning("took over %s from %s, which did not give it back", name, holder)
         contested = [lease for lease in granted.leases if lease.contested]
@@ -139,7 +141,8 @@ class HeldLeases:
         self._file.close()
 
     def abandon(self) -> None:
-        """The state that has them is about to be replaced: nobody is to take them before it is gone."""
+        """Stop renewing without giving the leases back: the state that holds them is about to be replaced,
+        and nobody may take them before that."""
         self._stop()
         self.numbers.clear()
         self.state.close()
@@ -158,19 +161,19 @@ class HeldLeases:
                 log.warning("leases could not be renewed: %s", error)
 
 
-# -- what the current thread works under
+# -- the leases of the current thread
 
 _CURRENT: ContextVar[HeldLeases | None] = ContextVar("tidemill_leases", default=None)
 
 
 def current_leases() -> HeldLeases | None:
-    """Those that the current thread works under; None: what it does needs none."""
+    """The leases that the current thread works under; None: its work needs none."""
     return _CURRENT.get()
 
 
 def check_commit(table: Path) -> None:
     """LeaseLostError if a commit to this table must not be made any more. The caller must have read the
-    version that it commits on before, and must not commit on a later one without asking again."""
+    version that it commits on before, and must not commit on a later one without checking again."""
     held = _CURRENT.get()
     if held is not None:
         held.check(table)
@@ -205,8 +208,8 @@ def working(
     act: str,
     patience: float = 0.0,
 ) -> Iterator[HeldLeases]:
-    """Work on all streams, alone; others are waited for so many seconds at most, or BusyError. Processes of
-    this machine wait for each other by a lock, which needs no looking."""
+    """Work on all streams alone. Waits at most `patience` seconds for other processes, then raises BusyError.
+    Processes of one machine wait for each other by a lock, without polling."""
     with (
         exclusive(layout.tick_lock(warehouse), act, patience),
         _under(HeldLeases(warehouse, state, length)) as held,

@@ -59,8 +59,8 @@ def _take(file: TextIO, kind: int) -> bool:
 
 
 class _Waiting:
-    """Waits for a lock that somebody else holds. The call that waits cannot be ended, so a thread makes it.
-    If nobody waits any more when it has the lock, the lock goes with the last handle of the file."""
+    """Waits for a lock that another process holds. The blocking call cannot be interrupted, so a thread makes
+    it. If nobody waits any more when it gets the lock, closing the file releases it."""
 
     def __init__(self, file: TextIO, kind: int) -> None:
         self._handle = os.dup(file.fileno())
@@ -79,5 +79,5 @@ class _Waiting:
             fcntl.flock(self._handle, self._kind)
             self._is_taken = True
         finally:
-            os.close(self._handle)  # first: the lock must go with the file of the one who waits
+            os.close(self._handle)  # first: closing the file of the waiter must release the lock
             self._ended.set()

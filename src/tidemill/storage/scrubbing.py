@@ -1,4 +1,4 @@
-"""Holds the files of a warehouse against their checksums, one after the other. Nothing is decoded or changed.
+"""Compares the files of a warehouse with their checksums, one after the other. Nothing is decoded or changed.
 
 It may run beside writers, and takes no lock: a file that they replace meanwhile is not damaged.
 """
@@ -33,14 +33,14 @@ class FileCheck:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that should be there, and how it is held against its checksum."""
+    """A file that should exist, and how it is compared with its checksum."""
 
     warehouse: Path
     path: Path
     kind: FileKind
     stream: str
     check: Callable[[Path], bool]  # False: it has no checksum; DamageError: it does not match
-    is_current: Callable[[], bool]  # asked when it does not match: one that was replaced is not damaged
+    is_current: Callable[[], bool]  # called when it does not match: a file that was replaced is not damaged
 
     @property
     def file(self) -> str:
@@ -54,12 +54,12 @@ def check_files(files: Iterable[StoredFile], tally: ScrubTally, after: str = "")
             yield FileCheck(file.file, _damage(file, tally))
 
 
-def _damage(of: StoredFile, tally: ScrubTally) -> Damage | None:
+def _damage(file: StoredFile, tally: ScrubTally) -> Damage | None:
     tally.files += 1
     try:
-        forget_copy(of.path)
-        tally.bytes += of.path.stat().st_size
-        tally.unchecked += not of.check(of.path)
+        forget_copy(file.path)
+        tally.bytes += file.path.stat().st_size
+        tally.unchecked += not file.check(file.path)
     except FileNotFoundError:
         reason = "the file is missing"
     except OSError as error:
@@ -68,11 +68,11 @@ def _damage(of: StoredFile, tally: ScrubTally) -> Damage | None:
         reason = error.message
     else:
         return None
-    return Damage(of.file, of.kind, of.stream, reason) if _is_current(of) else None
+    return Damage(file.file, file.kind, file.stream, reason) if _is_current(file) else None
 
 
-def _is_current(of: StoredFile) -> bool:
+def _is_current(file: StoredFile) -> bool:
     try:
-        return of.is_current()
-    except StorageError:  # what would say so is damaged itself
+        return file.is_current()
+    except StorageError:  # the file that lists it is damaged itself
         return True

@@ -63,7 +63,7 @@ def open_sessions(warehouse: Path) -> list[OpenSession]:
 
 
 def _read(path: Path) -> OpenSession | None:
-    """None if its process is gone, or just ends or begins."""
+    """The session in a file; None if its process is gone, or is just starting or ending."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -71,8 +71,8 @@ def _read(path: Path) -> OpenSession | None:
     try:
         if lock_now(descriptor):
             return None
-        said = json.loads(os.read(descriptor, _MOST))
-        return OpenSession(int(said["pid"]), str(said["master"]), said["ui"])
+        session = json.loads(os.read(descriptor, _MOST))
+        return OpenSession(int(session["pid"]), str(session["master"]), session["ui"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     finally:

@@ -60,15 +60,15 @@ def parquet_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
 @contextmanager
 def arrow_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
     options = ipc.IpcWriteOptions(compression=COMPRESSION)
-    where = str(target) if isinstance(target, Path) else target
-    with ipc.new_file(where, schema, options=options) as writer:
+    sink = str(target) if isinstance(target, Path) else target
+    with ipc.new_file(sink, schema, options=options) as writer:
         yield writer.write_batch
 
 
 @contextmanager
 def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
-    """Instants are RFC 3339, in UTC or with the offset of the column's zone. Strings are quoted, so that an
-    empty one differs from null."""
+    """A writer of CSV. Instants are RFC 3339, in UTC or with the offset of the column's zone. Strings are
+    quoted, so that an empty one differs from null."""
     _refuse_intervals(schema, "CSV")
     for field in schema:
         if pa.types.is_nested(field.type):

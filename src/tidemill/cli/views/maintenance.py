@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.retention import ExpiryPlan
     from tidemill.pipeline.scrub import Scrubbed
     from tidemill.pipeline.verify import Audit, Finding
-    from tidemill.raw.compaction.packer import Packed, PackLook, PackStep
+    from tidemill.raw.compaction.packer import Packed, PackRound, PackStep
 
 
 def audit(audit: Audit) -> View:
@@ -164,7 +164,7 @@ def manifest(manifest: Mapping[str, object]) -> View:
     yield line(escaped(json.dumps(manifest, indent=2), lines=True))
 
 
-def look_words(of: PackLook) -> str:
+def look_words(of: PackRound) -> str:
     """Return what a round packed: `128 slices packed, 4,000 rows in 2 parts`."""
     slices = sum(len(one.slices) for one in of.packed)
     rows, parts = sum(one.rows for one in of.packed), sum(len(one.parts) for one in of.packed)

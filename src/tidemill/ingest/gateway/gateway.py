@@ -77,7 +77,7 @@ class Gateway:
         warm()
         self.settings = settings
         self._of_stream = {name: settings_of(settings, stream.gateway) for name, stream in streams.items()}
-        self._custom = {name: custom_triggers(of.triggers.custom) for name, of in self._of_stream.items()}
+        self._custom = {name: custom_triggers(own.triggers.custom) for name, own in self._of_stream.items()}
         budgets = {name: stream.gateway.memory.buffer for name, stream in streams.items()}
         self.memory = MemoryTracker(
             settings.memory, {name: size for name, size in budgets.items() if size is not None}
@@ -252,16 +252,16 @@ class Gateway:
         """Close the open windows of these streams, with trigger `explicit`, and wait until they have landed,
         for so many seconds at most. With a tenant, only its own submissions are waited for and reported."""
         with self._guard:
-            wanted = {
+            chosen = {
                 lsn
                 for lsn, entry in self._pending.items()
                 if entry.submission.stream in streams and tenant in (None, entry.submission.tenant)
             }
             self._asked_for.update(streams)
             self._look()
-            self._guard.wait_for(lambda: not wanted & self._pending.keys(), timeout)
-            landed = [output for output, lsns in self._recent if not wanted.isdisjoint(lsns)]
-            left = [self._pending[lsn] for lsn in wanted & self._pending.keys()]
+            self._guard.wait_for(lambda: not chosen & self._pending.keys(), timeout)
+            landed = [output for output, lsns in self._recent if not chosen.isdisjoint(lsns)]
+            left = [self._pending[lsn] for lsn in chosen & self._pending.keys()]
         return Flushed(tuple(landed), sum(entry.submission.records for entry in left))
 
     def _look(self) -> None:
@@ -295,9 +295,9 @@ class Gateway:
         taken: list[tuple[Buffer, Taken]] = []
         with self._guard:
             limits = {key: self._memory_of(buffer) for key, buffer in self._buffers.items()}
-            asked, self._asked_for = self._asked_for, set()
+            requested, self._asked_for = self._asked_for, set()
             for key, buffer in self._buffers.items():
-                reason = trigger or (CloseTrigger.EXPLICIT if key[0] in asked else None)
+                reason = trigger or (CloseTrigger.EXPLICIT if key[0] in requested else None)
                 found = buffer.take_due(now, *limits[key]) if reason is None else buffer.take(reason.value)
                 taken += ((buffer, one) for one in found)
                 self._next = min(self._next, self._due_at(buffer, now))
@@ -454,7 +454,10 @@ class Gateway:
                 refused=self._refused,
                 windows=dict(self._triggers),
                 trigger_failures={
-                    one.name: one.failures for of in self._custom.values() for one in of if one.failures
+                    one.name: one.failures
+                    for triggers in self._custom.values()
+                    for one in triggers
+                    if one.failures
                 },
                 wal_bytes=self._wal.size,
                 wal_segments=self._wal.segments,

@@ -9,11 +9,11 @@ of their own gateways: each notices only that one of its own is gone.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from tidemill.ingest.lines import LineFile
+from tidemill.ingest.lines import CopiedLog, LineFile
 from tidemill.storage import layout
 from tidemill.storage.holders import machine_name
 from tidemill.storage.state.protocol import Logs
@@ -24,7 +24,7 @@ class GatewayLine:
     gateway: str
     begun: bool
     at: int  # when that was
-    machine: str | None = None  # whose disk has its log; None: it is in the warehouse
+    machine: str | None = None  # the machine that has its log; None: the log is in the warehouse
 
 
 class GatewayLog:
@@ -35,16 +35,17 @@ class GatewayLog:
         self._top = layout.gateway_logs(warehouse)
         self._file = LineFile(warehouse, layout.GATEWAYS, _parse)
         self._state = state
+        self.log: Final = CopiedLog(self._file, state)
 
     def begin(self, gateway: str, now: int) -> None:
         """Make it durable that the gateway has a log."""
-        with self._file.locked(self._state):
+        with self.log.locked():
             self._append(GatewayLine(gateway, True, now, machine_name(self._warehouse)))
 
     def end(self, gateway: str, now: int) -> None:
         """Record that everything it acknowledged is in the ledger, or known to be lost: its log is no longer
         missed."""
-        with self._file.locked(self._state):
+        with self.log.locked():
             if gateway in self._running():
                 self._append(GatewayLine(gateway, False, now, machine_name(self._warehouse)))
 
@@ -56,32 +57,18 @@ class GatewayLog:
         """Gateways of this machine whose log is gone, with whatever of it had not landed."""
         if not self._file.exists(self._state):
             return []
-        with self._file.locked(self._state):  # a folder is removed only after its line was written
+        with self.log.locked():  # a folder is removed only after its line was written
             here, running = machine_name(self._warehouse), self._running()
-            mine = sorted(name for name, machine in running.items() if machine == here)
-            return [name for name in mine if not (self._top / name).is_dir()]
-
-    def lines(self) -> Iterator[GatewayLine]:
-        """All lines, in order. DamageError if one is missing or changed."""
-        yield from self._file.all(self._state.log_head(self._file.name))
-
-    def record(self) -> None:
-        """Record the log in the state, after `recover` made a new one."""
-        self._file.take(self._state)
-
-    def mend(self) -> bool:
-        """If the log is damaged, rewrite it from the copy in the state; whether it was."""
-        return self._file.mend(self._state)
+            own = sorted(name for name, machine in running.items() if machine == here)
+            return [name for name in own if not (self._top / name).is_dir()]
 
     def _append(self, line: GatewayLine) -> None:
-        tail = self._file.tail(self._state.log_head(self._file.name))
-        self._file.append([_text(line)], tail, "record the gateway")
-        self._file.record(self._state)
+        self.log.append([_text(line)], "record the gateway")
 
     def _running(self) -> dict[str, str | None]:
         """Each with the machine that has its log."""
         found: dict[str, str | None] = {}
-        for line in self.lines():
+        for line in self.log.lines():
             if line.begun:
                 found[line.gateway] = line.machine
             else:
@@ -90,16 +77,16 @@ class GatewayLog:
 
 
 def _text(line: GatewayLine) -> bytes:
-    said = {"gateway": line.gateway, "act": "begin" if line.begun else "end", "at": line.at}
+    fields = {"gateway": line.gateway, "act": "begin" if line.begun else "end", "at": line.at}
     if line.machine is not None:
-        said["machine"] = line.machine
-    return json.dumps(said, separators=(",", ":")).encode()
+        fields["machine"] = line.machine
+    return json.dumps(fields, separators=(",", ":")).encode()
 
 
 def _parse(text: bytes) -> GatewayLine | None:
     try:
-        said = json.loads(text)
-        begun, machine = {"begin": True, "end": False}[said["act"]], said.get("machine")
-        return GatewayLine(str(said["gateway"]), begun, int(said["at"]), machine)
+        fields = json.loads(text)
+        begun, machine = {"begin": True, "end": False}[fields["act"]], fields.get("machine")
+        return GatewayLine(str(fields["gateway"]), begun, int(fields["at"]), machine)
     except (ValueError, KeyError, TypeError):
         return None

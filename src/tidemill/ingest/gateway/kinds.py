@@ -21,8 +21,8 @@ def duration_of(window: BufferWindow, rate: float) -> int:
         case AdaptiveWindow():
             if rate <= 0:
                 return window.max
-            wanted = min(window.target * SECOND / rate, float(window.max))  # a tiny rate makes it infinite
-            return max(window.min, round(wanted))
+            duration = min(window.target * SECOND / rate, float(window.max))  # a tiny rate makes it infinite
+            return max(window.min, round(duration))
 
 
 def closes_at(window: BufferWindow, since: int, last: int, rate: float) -> int:

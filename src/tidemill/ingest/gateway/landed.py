@@ -27,11 +27,11 @@ class LandedEntries:
         self._windows: set[str] = set()
         self._spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
         for entry in _newer(state, since - HOUR):  # those of several gateways are not in order of arrival
-            said = _window(entry, gateway)
-            if said is None:
+            window = _window(entry, gateway)
+            if window is None:
                 continue
-            self._windows.add(str(said["id"]))
-            entries = said.get("entries")
+            self._windows.add(str(window["id"]))
+            entries = window.get("entries")
             if isinstance(entries, list) and len(entries) == 2:
                 feed = entry.slice.stream, entry.slice.source
                 self._spans.setdefault(feed, []).append((int(entries[0]), int(entries[1])))
@@ -61,8 +61,8 @@ def _window(entry: SliceEntry, gateway: str) -> dict[str, list[int] | str] | Non
     if not entry.slice.name.startswith(f"{gateway}-"):
         return None
     try:
-        said = json.loads(entry.slice.metadata or "null")
+        metadata = json.loads(entry.slice.metadata or "null")
     except ValueError:
         return None
-    window = said.get("window") if isinstance(said, dict) else None
+    window = metadata.get("window") if isinstance(metadata, dict) else None
     return window if isinstance(window, dict) and "id" in window else None

@@ -110,7 +110,7 @@ class _Pieces:
 def described(window: ClosedWindow) -> str:
     """What the ledger keeps of a window, as JSON, with the senders of records that name no tenant."""
     output = window.output
-    said: dict[str, object] = {
+    fields: dict[str, object] = {
         "id": output.id,
         "start": output.start,
         "end": output.end,
@@ -122,9 +122,9 @@ def described(window: ClosedWindow) -> str:
         "entries": [window.entries[0].lsn, window.entries[-1].lsn],
     }
     if window.is_gathered:
-        said["identity"] = BY_WINDOW
-    if output.stats.events != said["events"]:  # a sliding window: these cover all of its size
-        said["sliding"] = {"events": output.stats.events, "bytes": output.stats.bytes}
+        fields["identity"] = BY_WINDOW
+    if output.stats.events != fields["events"]:  # a sliding window: these cover all of its size
+        fields["sliding"] = {"events": output.stats.events, "bytes": output.stats.bytes}
     unnamed = [
         [first + offset, entry.submission.tenant]
         for first, entry in _with_offsets(window.entries)
@@ -132,17 +132,17 @@ def described(window: ClosedWindow) -> str:
         if entry.submission.tenant is not None
     ]
     if unnamed:
-        said["unnamed"] = unnamed
-    return json.dumps({"window": said}, separators=(",", ":"), ensure_ascii=False)
+        fields["unnamed"] = unnamed
+    return json.dumps({"window": fields}, separators=(",", ":"), ensure_ascii=False)
 
 
 def window_of(metadata: str | None) -> str | None:
     """The id of the window that a slice was made from, by its metadata; None if there was none."""
     try:
-        said = json.loads(metadata or "null")
+        fields = json.loads(metadata or "null")
     except ValueError:
         return None
-    window = said.get("window") if isinstance(said, dict) else None
+    window = fields.get("window") if isinstance(fields, dict) else None
     found = window.get("id") if isinstance(window, dict) else None
     return found if isinstance(found, str) else None
 

@@ -37,7 +37,7 @@ class RateMonitor:
         self._counts = array("q", bytes(8 * SAMPLES))
         self._head = 0  # position of the oldest one in the ring
         self._held = 0
-        self._newest = -1  # its place
+        self._newest = -1  # its position
         self._total = 0
         self._last = 0  # the latest instant seen
         self._every = max(1, span // TICKS)
@@ -47,7 +47,7 @@ class RateMonitor:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, now and always."""
+        """Bytes that it takes; constant."""
         return 2 * 8 * SAMPLES + 32 * (RECENT + BEFORE) + 1024
 
     def record(self, now: int, count: int) -> None:

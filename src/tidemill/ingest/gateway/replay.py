@@ -91,7 +91,7 @@ class LogReplay:
         self._name = name
         self._feeds: dict[Feed, int] = {}
         self._segments: list[_Segment] = []
-        self._lost: list[range] = []  # lsns of entries that damage took
+        self._lost: list[range] = []  # lsns of entries lost to damage
         self._unread: set[int] = set()  # numbers of segments without a frame that can be read
         self.bad: list[BadBytes] = []
         self.version = VERSION  # that it was written in
@@ -238,9 +238,9 @@ class LogReplay:
             segment.first = before.next
         if before.next < segment.first:
             self._lose(before.next, segment.first)
-        said = segment.head.before
-        if not between and said > before.size and not self._ends_badly(before):
-            reason = f"it ends early: it had {said} bytes"
+        expected = segment.head.before
+        if not between and expected > before.size and not self._ends_badly(before):
+            reason = f"it ends early: it had {expected} bytes"
             self.bad.append(BadBytes(before.path, before.size, before.size, reason))
 
     def _ends_badly(self, segment: _Segment) -> bool:
@@ -298,7 +298,7 @@ class LogReplay:
             reason = f"{count} entries from number {first} on are missing"
             self.bad.append(BadBytes(segment.path, at, at, reason))
 
-    # -- what is asked for
+    # -- reading entries
 
     def _closes(self) -> Iterator[tuple[WindowOutput, Runs]]:
         for segment in self._segments:
@@ -371,8 +371,8 @@ def _frame(file: BinaryIO, head: Head, at: int, size: int) -> tuple[Opening, byt
 def _again(file: BinaryIO, segment: _Segment, at: int) -> tuple[Opening, bytes]:
     found = _frame(file, segment.head, at, os.fstat(file.fileno()).st_size)
     if found is None:
-        what = f"the log is damaged at byte {at}: a frame that was whole cannot be read any more"
-        raise StorageError(what, hint=_HINT, where=str(segment.path))
+        problem = f"the log is damaged at byte {at}: a frame that was whole cannot be read any more"
+        raise StorageError(problem, hint=_HINT, where=str(segment.path))
     return found
 
 
@@ -397,7 +397,7 @@ def _is_torn(file: BinaryIO, head: Head, at: int, size: int) -> bool:
     file.seek(at)
     text = file.read()
     header = text[: head.header_bytes]
-    alike = sum(mine == its for mine, its in zip(header, head.mark, strict=False))
+    alike = sum(byte == expected for byte, expected in zip(header, head.mark, strict=False))
     if alike < _SAME or len(header) < head.header_bytes or text.endswith(bytes(_ZEROS)):
         return True
     opening = opening_of(header, head.mark, head.version)

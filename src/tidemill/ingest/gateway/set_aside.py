@@ -31,7 +31,7 @@ def _keep(warehouse: Path, bad: BadBytes) -> Damage:
             content = file.read(bad.end - bad.start)
     atomic_write(offset, content)
     log = bad.path.relative_to(warehouse).as_posix()
-    said = {
+    note = {
         "file": offset.relative_to(warehouse).as_posix(),
         "log": log,
         "start": bad.start,
@@ -40,8 +40,8 @@ def _keep(warehouse: Path, bad: BadBytes) -> Damage:
         if content
         else f"{log}: {bad.reason}",
     }
-    atomic_write(layout.damage_note(offset), json.dumps(said, indent=1).encode() + b"\n")
-    return _damage(said["file"], said["reason"])
+    atomic_write(layout.damage_note(offset), json.dumps(note, indent=1).encode() + b"\n")
+    return _damage(note["file"], note["reason"])
 
 
 def damaged_logs(warehouse: Path) -> list[Damage]:
@@ -49,8 +49,8 @@ def damaged_logs(warehouse: Path) -> list[Damage]:
     found: list[Damage] = []
     for path in sorted(layout.damaged_gateway_logs(warehouse).glob("*/*.json")):
         try:
-            said = json.loads(path.read_bytes())
-            found.append(_damage(str(said["file"]), str(said["reason"])))
+            note = json.loads(path.read_bytes())
+            found.append(_damage(str(note["file"]), str(note["reason"])))
         except (OSError, ValueError, KeyError, TypeError):
             name = path.relative_to(warehouse).as_posix()
             found.append(_damage(name, "the note about it cannot be read"))

@@ -40,28 +40,28 @@ def running(warehouse: Path) -> list[GatewayStatus]:
 
 def _read(path: Path) -> GatewayStatus | None:
     try:
-        said = json.loads(path.read_bytes())
+        fields = json.loads(path.read_bytes())
         return GatewayStatus(
-            gateway=str(said["gateway"]),
-            pid=int(said["pid"]),
-            at=int(said["at"]),
-            address=said["address"],
-            pressure=Pressure(said["pressure"]),
-            fullest=str(said["fullest"]),
-            memory=_pairs(said["memory"]),
-            buffers=tuple(BufferState(**buffer) for buffer in said["buffers"]),
-            acknowledged=int(said["acknowledged"]),
-            landed=int(said["landed"]),
-            refused=int(said["refused"]),
-            windows=dict(said["windows"]),
-            trigger_failures=dict(said["trigger_failures"]),
-            wal_bytes=int(said["wal_bytes"]),
-            wal_segments=int(said["wal_segments"]),
-            clock=ClockSteps(**said.get("clock", {})),
+            gateway=str(fields["gateway"]),
+            pid=int(fields["pid"]),
+            at=int(fields["at"]),
+            address=fields["address"],
+            pressure=Pressure(fields["pressure"]),
+            fullest=str(fields["fullest"]),
+            memory=_pairs(fields["memory"]),
+            buffers=tuple(BufferState(**buffer) for buffer in fields["buffers"]),
+            acknowledged=int(fields["acknowledged"]),
+            landed=int(fields["landed"]),
+            refused=int(fields["refused"]),
+            windows=dict(fields["windows"]),
+            trigger_failures=dict(fields["trigger_failures"]),
+            wal_bytes=int(fields["wal_bytes"]),
+            wal_segments=int(fields["wal_segments"]),
+            clock=ClockSteps(**fields.get("clock", {})),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None  # of another version, or just removed
 
 
-def _pairs(said: Mapping[str, list[int]]) -> dict[str, tuple[int, int]]:
-    return {name: (used, allowed) for name, (used, allowed) in said.items()}
+def _pairs(pairs: Mapping[str, list[int]]) -> dict[str, tuple[int, int]]:
+    return {name: (used, allowed) for name, (used, allowed) in pairs.items()}

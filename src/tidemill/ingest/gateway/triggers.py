@@ -107,24 +107,24 @@ def has_bytes(window: OpenWindow, limit: int | None) -> bool:
     return limit is not None and window.bytes >= limit
 
 
-def has_pressure(window: OpenWindow, mark: float | None, large_from: int) -> bool:
-    return mark is not None and window.pressure >= mark and window.held >= large_from
+def has_pressure(window: OpenWindow, limit: float | None, large_from: int) -> bool:
+    return limit is not None and window.pressure >= limit and window.held >= large_from
 
 
-def large_from(held: Iterable[int], share: float, mark: float | None, allowed: int) -> int:
+def large_from(held: Iterable[int], share: float, limit: float | None, allowed: int) -> int:
     """The bytes from which a window is closed at this share of memory in use.
 
     The largest ones are closed, until those that stay open hold at most half of what the limit allows. What
     is closed and not yet landed counts as gone: closing more would not free it sooner, and would make a slice
     of every request just when there is too much to do.
     """
-    if mark is None or share < mark:
+    if limit is None or share < limit:
         return NONE_IS
     sizes = sorted(held, reverse=True)
     left = sum(sizes)
     found = NONE_IS
     for size in sizes:
-        if left <= mark * allowed / 2:
+        if left <= limit * allowed / 2:
             break
         left -= size
         found = size

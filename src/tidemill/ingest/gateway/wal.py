@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 Done: TypeAlias = Callable[[Entry | BaseException], None]
 Durable: TypeAlias = Callable[[Sequence[tuple[Entry, Done]]], None]
 
-MOST_ENTRIES: Final = 1024  # of a group
-MOST_BYTES: Final = 8 << 20  # of a group; the frame that crosses it is the last
+MOST_ENTRIES: Final = 1024  # entries of a group
+MOST_BYTES: Final = 8 << 20  # bytes of a group; the frame that crosses the limit is the last
 
 
 @dataclass(slots=True)
@@ -60,8 +60,8 @@ class _Close:
 
 
 @dataclass(slots=True)
-class _Mark:
-    """Everything that was queued before it has been processed."""
+class _Marker:
+    """A marker in the queue: when it is reached, everything queued before it has been processed."""
 
     reached: threading.Event
     last: bool  # the committer ends here
@@ -81,7 +81,7 @@ class Wal:
         self._limit = settings.segment
         self._clock = clock
         self._durable = durable
-        self._queue: SimpleQueue[_Write | _Mark] = SimpleQueue()
+        self._queue: SimpleQueue[_Write | _Marker] = SimpleQueue()
         self._gate = threading.Lock()  # nothing enters the queue after the last mark
         self._taking = self._open = True
         self._guard = threading.Lock()  # of the holdings
@@ -128,7 +128,7 @@ class Wal:
         with self._guard:
             return len(self._holdings)
 
-    # -- asking
+    # -- called by any thread
 
     def append(self, submission: Submission, done: Done) -> None:
         """Make it durable. `done` gets an error if that fails: then it is not in the log."""
@@ -198,35 +198,35 @@ class Wal:
             self._hold.let_go()
 
     def _reach(self, *, last: bool) -> bool:
-        """Whether the committer got there; False once it was asked to end."""
-        mark = _Mark(threading.Event(), last)
+        """Wait until the committer has processed everything queued so far; False once it was told to end."""
+        marker = _Marker(threading.Event(), last)
         with self._gate:
             self._taking = False
             if not self._open:
                 return False
             self._open = not last
-            self._queue.put(mark)
-        mark.reached.wait()
+            self._queue.put(marker)
+        marker.reached.wait()
         return True
 
     # -- the committer
 
     def _run(self) -> None:
         while True:
-            group, mark = self._gathered()
+            group, marker = self._gathered()
             if group:
                 self._commit(group)
-            if mark is not None:
-                mark.reached.set()
-                if mark.last:
+            if marker is not None:
+                marker.reached.set()
+                if marker.last:
                     return
 
-    def _gathered(self) -> tuple[list[_Write], _Mark | None]:
+    def _gathered(self) -> tuple[list[_Write], _Marker | None]:
         """Waits for something to do, then takes what is there."""
         group: list[_Write] = []
         size = 0
         item = self._queue.get()
-        while not isinstance(item, _Mark):
+        while not isinstance(item, _Marker):
             group.append(item)
             size += item.carried.size
             if len(group) >= MOST_ENTRIES or size >= MOST_BYTES:

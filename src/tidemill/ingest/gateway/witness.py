@@ -96,7 +96,7 @@ class SegmentList:
     def reached(self, end: LogEnd) -> None:
         """Everything up to there is durable."""
         packed = _END.pack(_MAGIC, end.segment, end.bytes, end.lsn)
-        with suppress(OSError):  # then it says less than it could, but nothing wrong
+        with suppress(OSError):  # the file is then behind, but not wrong
             os.pwrite(self._end, packed + _CRC.pack(crc32(packed)), 0)
 
     def close(self) -> None:
@@ -106,7 +106,8 @@ class SegmentList:
 
 
 def read_list(folder: Path) -> Listed | None:
-    """None: there is none, as in the logs of earlier versions. A line that a crash cut short is left out."""
+    """The list of a log; None if there is none, as in logs of earlier versions. A line that a crash cut short
+    is left out."""
     try:
         lines = layout.gateway_segments(folder).read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
@@ -119,16 +120,16 @@ def read_list(folder: Path) -> Listed | None:
             if number < len(lines) - 1 or line.endswith(b"\n"):
                 damage = f"line {number + 1} of the list of segments is not the one that was written there"
             break
-        said = json.loads(line)
-        if "begun" in said:
-            begun[int(said["begun"])] = int(said["first"])
+        fields = json.loads(line)
+        if "begun" in fields:
+            begun[int(fields["begun"])] = int(fields["first"])
         else:
-            removed.add(int(said["removed"]))
+            removed.add(int(fields["removed"]))
     return Listed(begun, removed, _read_end(folder), damage)
 
 
 def _read_end(folder: Path) -> LogEnd | None:
-    """None if nothing was written yet, or a power cut left half of it."""
+    """Where the log ends; None if nothing was written yet, or a power cut left half of it."""
     try:
         text = layout.gateway_log_end(folder).read_bytes()
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tidemill.pipeline.documents.shapes import Document, took
 
 if TYPE_CHECKING:
-    from tidemill.raw.compaction.packer import Packed, PackLook, PackStep
+    from tidemill.raw.compaction.packer import Packed, PackRound, PackStep
 
 
 def packing(steps: Sequence[PackStep], done: Sequence[Packed] | None, waiting: Mapping[str, int]) -> Document:
@@ -43,7 +43,7 @@ def packed(of: Packed) -> Document:
     }
 
 
-def look(of: PackLook | None) -> Document | None:
+def look(of: PackRound | None) -> Document | None:
     """What a round packed of a stream."""
     if of is None:
         return None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tidemill.query.cover import CoverPiece
     from tidemill.storage.state.faults import Fault
 
-Document = Mapping[str, object]  # what a command prints and a route responds with, and every object in it
+Document = Mapping[str, object]  # what a command prints or a route returns, and every object in it
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def vector(stream: str, found: pa.Table, at: int | None) -> Document:
-    """Of an answer for one id."""
+    """One vector, from an answer for one id."""
     (row,) = found.to_pylist()
     return {
         "stream": stream,

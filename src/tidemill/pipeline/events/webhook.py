@@ -77,7 +77,7 @@ class WebhookSender:
         if name is None:
             return None
         secret = self._environment.get(name, "")
-        if not secret:  # nothing is ever sent unsigned instead
+        if not secret:  # an unsigned request is never sent instead
             return Trouble(
                 f"the environment variable {name} is not set", "set it to the secret", refused=True
             )

@@ -1,5 +1,5 @@
-"""Queries and searches as JSON documents, equivalent to the text. Errors name the place in the document and
-what is valid there; unknown keys are refused."""
+"""Queries and searches as JSON documents, equivalent to the text. Errors name the position in the document
+and what is valid there; unknown keys are refused."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def search_from(document: Document | str) -> Search:
 
 
 class _Position:
-    """A place in the document: what it is, and a JSON pointer."""
+    """A position in the document: what it is, and a JSON pointer."""
 
     def __init__(self, what: str, pointer: str = "") -> None:
         self.what = what

@@ -10,9 +10,9 @@ Knows the grammar only: function names, measures and dimensions are plain names 
     value      := path ["(" [argument ("," argument)* | "*"] ")"]
     path       := name ("." name)*          a bare name, or one in `backticks`
 
-The clauses are the methods of `_Reader` that are called like them. They come in any order, each at most once.
+The clauses are the methods of `_Reader` with the same names. They come in any order, each at most once.
 Conditions are read by `model.conditions.parse`. Keywords are case-insensitive, and are names wherever a name
-has to stand.
+is expected.
 """
 
 from __future__ import annotations
@@ -81,22 +81,22 @@ T = TypeVar("T")
 
 
 def parse(text: str) -> Query:
-    """The query that `text` says, or a QueryError with the position and what was expected there."""
+    """The query in `text`, or a QueryError with the position and what was expected there."""
     return _parsed(text, "query", _Reader.query)
 
 
 def parse_search(text: str) -> Search:
-    """The search that `text` says; the empty text is one too. Errors are those of `parse`."""
+    """The search in `text`; the empty text is one too. Errors are those of `parse`."""
     return _parsed(text, "search", _Reader.search)
 
 
 def parse_expression(text: str) -> Expression:
-    """One value as it stands after SELECT: `count`, `sum(latency_ms)`, `sum(bytes) / count`."""
+    """One value as it is written after SELECT: `count`, `sum(latency_ms)`, `sum(bytes) / count`."""
     return _parsed(text, "expression", _Reader.expression)
 
 
 def parse_having(text: str) -> Having:
-    """A condition on values as it stands after HAVING."""
+    """A condition on values as it is written after HAVING."""
     return _parsed(text, "condition", _Reader.condition_on_values)
 
 
@@ -131,7 +131,7 @@ def _parsed(text: str, what: str, read: Callable[[_Reader], T]) -> T:
 
 
 class _Reader:
-    """Reads one text; each method reads what it is called like, from where the scanner is."""
+    """Reads one text; each method reads what it is named after, from where the scanner is."""
 
     def __init__(self, scanner: Scanner) -> None:
         self._scanner = scanner

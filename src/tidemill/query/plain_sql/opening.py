@@ -210,7 +210,7 @@ def _datasets(warehouse: Warehouse, view: View, stream: Stream, tenant: str | No
 
 
 def _lost_datasets(warehouse: Warehouse, stream: str, windows: Sequence[Window]) -> list[Window]:
-    """Those whose files are damaged, that nothing can make again, and that nobody has put back."""
+    """Datasets whose files are damaged, cannot be made again, and were not restored."""
     from tidemill.outputs.datasets.catalog import check_bytes
 
     lost = []

@@ -230,7 +230,7 @@ def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> 
     return completeness(arrivals, span, None, missing)
 
 
-# -- what is asked
+# -- the request
 
 
 def check(said: Search, over: Searched, tenant: str | None) -> None:
@@ -258,7 +258,7 @@ def _limit(size: int | None) -> int:
     if size is None:
         return DEFAULT_LIMIT
     if not 1 <= size <= MOST_LIMIT:
-        raise QueryError(f"a page of {size} rows cannot be had", hint=f"LIMIT is 1 to {MOST_LIMIT}")
+        raise QueryError(f"a page cannot have {size} rows", hint=f"LIMIT is 1 to {MOST_LIMIT}")
     return size
 
 

@@ -210,8 +210,8 @@ class Acceptor:
             s.retry_at, s.failed_as = next_try(self.stream.pack, s.entry.failures, now), None
         elif s.retry_at is None:
             s.failed_as = declaration(self.stream)
-        story = {"stream": self.stream.name, "slice": chunk.slice}
-        log.error("slice cannot be read: %s", s.error, extra=story)
+        context = {"stream": self.stream.name, "slice": chunk.slice}
+        log.error("slice cannot be read: %s", s.error, extra=context)
 
     def _pieces(self, entry: SliceEntry) -> list[SlicePiece]:
         new = entry.slice
@@ -299,8 +299,8 @@ class Acceptor:
             entries = [e for e in self.state.slices(self.stream.name) if e.id not in now]
             offsets = {e.id: e.seq for e in (*entries, *(s.entry for s in slices))}
             passings = sorted([*recorded(settled(entries)), *now.values()], key=lambda p: offsets[p.slice])
-            clocks, met = all_again(self.time, passings, self.raw)
-            found = dict(zip((p.slice for p in passings), met, strict=True))
+            clocks, watermarks = all_again(self.time, passings, self.raw)
+            found = dict(zip((p.slice for p in passings), watermarks, strict=True))
         else:
             progress = self.state.progress(self.stream.name)
             states = self.state.clocks(self.stream.name)
@@ -308,8 +308,8 @@ class Acceptor:
             found = {p.slice: clocks.pass_by(p) for p in now.values()}
         for s in slices:
             s.watermark = found[s.entry.id]
-        heard = {p.source for p in now.values() if p.newest is not None}
-        return _Moved(clocks.states(heard), clocks.progress, clocks.buffer)
+        moving = {p.source for p in now.values() if p.newest is not None}
+        return _Moved(clocks.states(moving), clocks.progress, clocks.buffer)
 
     def _passing(self, s: _Slice, chunks: Sequence[StagedChunk], gated: Sequence[Gated]) -> Passing:
         newest = [_newest_accepted(number, chunks[number], gated) for number in s.chunks]
@@ -345,12 +345,12 @@ class Acceptor:
         # Slices of one part may have to be packed separately.
         apart = bool(self.stream.manifests.partition_by)
         for number, group in enumerate(groups):
-            mine = [by_id[chunks[i].slice] for i in group]
+            members = [by_id[chunks[i].slice] for i in group]
             if number == len(groups) - 1:
-                mine.extend(s for s in slices if not s.chunks)  # failed, or without records
+                members.extend(s for s in slices if not s.chunks)  # failed, or without records
             # A slice that spans units is reported once, where it begins.
-            summaries = [self._summary(s, chunks) for s in _unique(mine) if s.entry.id not in summarised]
-            summarised.update(s.entry.id for s in mine)
+            summaries = [self._summary(s, chunks) for s in _unique(members) if s.entry.id not in summarised]
+            summarised.update(s.entry.id for s in members)
             units.append(
                 WriteUnit(
                     name=f"{batch}-{number:04d}",
@@ -589,8 +589,8 @@ def _kept(number: int, chunk: StagedChunk, gated: Sequence[Gated]) -> Mask | Non
     for g in gated:
         if g.drops is not None:
             drops = read_ipc(g.drops)
-            mine = one(drops.column("chunk")).to_numpy() == number
-            keep[one(drops.column("at")).to_numpy()[mine]] = False
+            of_chunk = one(drops.column("chunk")).to_numpy() == number
+            keep[one(drops.column("at")).to_numpy()[of_chunk]] = False
     return keep
 
 
@@ -604,12 +604,12 @@ def _rows(numbers: Sequence[int], chunks: Sequence[StagedChunk], gated: Sequence
                 continue
             columns = read_ipc(chunks[number].columns)
             times = one(columns.column("event_time")).to_numpy()
-            wanted = times > instant
+            later = times > instant
             keep = _kept(number, chunks[number], gated)
             if keep is not None:
-                wanted &= keep
-            start, end = (one(columns.column(name)).to_numpy()[wanted] for name in ("start", "end"))
-            yield times[wanted], end - start
+                later &= keep
+            start, end = (one(columns.column(name)).to_numpy()[later] for name in ("start", "end"))
+            yield times[later], end - start
 
     return after
 

@@ -45,11 +45,11 @@ PARALLEL_BYTES: Final = 64 << 20  # more bytes of runs than this are merged by a
 def catch_up(acceptor: Acceptor) -> list[str]:
     """Record the batches that were committed but not recorded; returns them."""
     stream, state = acceptor.stream.name, acceptor.state
-    seen = state.table_versions(stream)
-    acceptor.raw.expect(seen.get("raw", 0))
-    acceptor.quarantine.expect(seen.get("quarantine", 0))
+    versions = state.table_versions(stream)
+    acceptor.raw.expect(versions.get("raw", 0))
+    acceptor.quarantine.expect(versions.get("quarantine", 0))
     caught: list[str] = []
-    for commit in acceptor.raw.commits(after=seen.get("raw", -1)):
+    for commit in acceptor.raw.commits(after=versions.get("raw", -1)):
         batch = commit.info.get("batch")
         if not {EXPIRED, PACKED, RESHAPED, TAKEN_OVER}.isdisjoint(commit.info):
             state.record_seen(stream, {"raw": commit.version})
@@ -60,7 +60,7 @@ def catch_up(acceptor: Acceptor) -> list[str]:
         state.apply_batch(replace(record, runs=[f"{run}{RUN_SUFFIX}" for run in record.runs]))
         caught.append(batch)
         log.warning("took up a committed batch", extra={"stream": stream, "batch": batch})
-    _drop_uncommitted_quarantine(acceptor, seen.get("quarantine", -1))
+    _drop_uncommitted_quarantine(acceptor, versions.get("quarantine", -1))
     ensure_runs(acceptor)
     return caught
 
@@ -78,8 +78,8 @@ def _drop_uncommitted_quarantine(acceptor: Acceptor, after: int) -> None:
         parts = [current[path] for path in commit.added if path in current]
         if parts:
             acceptor.quarantine.commit([], parts, info={"dropped": batch})
-            story = {"stream": stream, "batch": batch}
-            log.warning("dropped quarantine of an uncommitted batch", extra=story)
+            context = {"stream": stream, "batch": batch}
+            log.warning("dropped quarantine of an uncommitted batch", extra=context)
 
 
 def ensure_runs(acceptor: Acceptor) -> None:
@@ -140,8 +140,8 @@ class _Recorded:
         self.members: dict[str, set[str]] = {}  # slices of a batch
         self.shared: dict[str, list[str]] = {}  # parts with rows of several batches -> the batches
 
-    def add(self, path: str, said: Sequence[BatchFooter], *, has_rows: bool) -> None:
-        for footer in said:
+    def add(self, path: str, footers: Sequence[BatchFooter], *, has_rows: bool) -> None:
+        for footer in footers:
             held = self.paths.setdefault(footer.batch, [])
             if has_rows:
                 held.append(path)

@@ -156,8 +156,8 @@ def _rows(
     found = []
     for path in snapshot.paths(parts):
         rows = read_part(path, ["slice", *columns], dictionary=["slice"])
-        mine = rows.filter(pc.equal(rows.column("slice"), entry.id))
-        found.append(mine.select(list(columns)))
+        of_slice = rows.filter(pc.equal(rows.column("slice"), entry.id))
+        found.append(of_slice.select(list(columns)))
     return found
 
 

@@ -29,7 +29,7 @@ from tidemill.storage.layout import RUN_SUFFIX
 from tidemill.storage.tables.parts import open_part
 
 FAN_IN: Final = 12  # runs of similar size that are merged
-MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit of their time
+MAX_CONFIGURED_DEPTH: Final = 512  # accepted events were within the limit when they were accepted
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,9 @@ def _repeats(
     for offset in np.unique(offsets).tolist():
         owner = slice_at(offset)
         if owner is not None and owner.slice.arrival > arrival:
-            mine = offsets == offset
-            span = Interval(int(times[mine].min()), int(times[mine].max()) + 1)
-            yield Repeat(owner.id, span, tuple(_stretches(np.unique(lines[mine]))))
+            of_slice = offsets == offset
+            span = Interval(int(times[of_slice].min()), int(times[of_slice].max()) + 1)
+            yield Repeat(owner.id, span, tuple(_stretches(np.unique(lines[of_slice]))))
 
 
 def _duplicates(columns: Mapping[int, str], drops: Sequence[str]) -> tuple[Ints, Ints, Ints]:

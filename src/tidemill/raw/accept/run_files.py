@@ -34,7 +34,7 @@ _NONE: Final[Ints] = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """Of some rows of a run: which event it is, and where it came from."""
+    """For some rows of a run: the events they are, and where those came from."""
 
     seq: Ints  # of the slice in the ledger
     line: Ints
@@ -47,7 +47,7 @@ class IdRun:
 
     high: Words
     content: Words
-    first: int  # of the rows of the file
+    first: int  # row numbers in the file
     file: pa.Table
 
     def within(self, low: int, high: int) -> IdRun:
@@ -57,7 +57,7 @@ class IdRun:
         return IdRun(self.high[begin:end], self.content[begin:end], self.first + begin, self.file)
 
     def origins(self, rows: Ints) -> Origins:
-        """Of rows given in ascending order."""
+        """The origins of rows, which are given in ascending order."""
         at = rows + self.first
         if "key" in self.file.schema.names:
             found = self.file.select(["seq", "line", "key"]).take(pa.array(at))
@@ -71,7 +71,7 @@ class IdRun:
         )
 
     def _blocks(self, at: Ints) -> Iterator[tuple[pa.Buffer, int, int]]:
-        """The blocks that rows are in, each with the stretch of `at` that is in it."""
+        """The blocks that contain the rows, each with its stretch of `at`."""
         if not at.size:
             return
         blocks = one(self.file.column("rest")).values
@@ -105,7 +105,7 @@ def write_run(path: Path, rows: pa.Table, pieces: Sequence[str]) -> None:
 
 
 def read_run(path: Path | str) -> IdRun:
-    """FileNotFoundError when it is not there, DamageError when it is not what was written."""
+    """Read a run. FileNotFoundError if it does not exist, DamageError if it is not what was written."""
     file = read_arrow(path)
     high, content = (one(file.column(name)).to_numpy() for name in ("high", "content"))
     return IdRun(high, content, 0, file)
@@ -122,7 +122,8 @@ def pieces_of(path: Path) -> list[str]:
 
 
 def _pack(seq: Ints, line: Ints, offsets: Offsets, data: Bytes) -> bytes:
-    """Equal places of all values lie side by side: most of them hardly differ, and are packed to nothing."""
+    """Compress a block. Bytes at the same position of all values are stored together: most of them hardly
+    differ, so they compress well."""
     lengths = np.diff(offsets).astype(np.uint32)
     text = data[int(offsets[0]) : int(offsets[-1])]
     if _is_grid(lengths):
@@ -133,7 +134,7 @@ def _pack(seq: Ints, line: Ints, offsets: Offsets, data: Bytes) -> bytes:
 
 
 def _unpack(block: pa.Buffer, wanted: Ints) -> Origins:
-    """Some rows of a block. A hit wants one of thousands: the others stay as they lie."""
+    """Some rows of a block. A hit needs one of thousands: the others are not decoded."""
     rows, size = _SIZE.unpack(block[: _SIZE.size].to_pybytes())
     content = np.frombuffer(pa.Codec("zstd").decompress(block[_SIZE.size :], size), np.uint8)
     seq, line = content[: 16 * rows].reshape(2, 8, rows)

@@ -97,19 +97,19 @@ def write(unit: WriteUnit) -> Iterator[Written]:
 
 
 def _drops(unit: WriteUnit) -> pa.Table | None:
-    wanted = pa.array([chunk.index for chunk in unit.chunks], pa.int64())
+    numbers = pa.array([chunk.index for chunk in unit.chunks], pa.int64())
     pieces = []
     for path in unit.drops:
         table = read_ipc(path)
-        pieces.append(table.filter(pa.compute.is_in(table.column("chunk"), wanted)))
+        pieces.append(table.filter(pa.compute.is_in(table.column("chunk"), numbers)))
     return pa.concat_tables(pieces).combine_chunks() if pieces else None
 
 
 def _kept(chunk: WriteChunk, table: pa.Table, drops: pa.Table | None) -> Mask:
     keep = np.ones(table.num_rows, np.bool_)
     if drops is not None:
-        mine = drops.column("chunk").to_numpy() == chunk.index
-        keep[drops.column("at").to_numpy()[mine]] = False
+        of_chunk = drops.column("chunk").to_numpy() == chunk.index
+        keep[drops.column("at").to_numpy()[of_chunk]] = False
     return keep
 
 
@@ -211,36 +211,36 @@ class _Rows:
         cuts = np.flatnonzero(np.diff(self.part[self.order])) + 1
         starts = [0, *cuts.tolist()]
         return [
-            self._write_part(table, number, start, stop, footer if number == 0 else footer.said_before())
+            self._write_part(table, number, start, stop, footer if number == 0 else footer.for_next_part())
             for number, (start, stop) in enumerate(pairwise([*starts, self.total]))
         ]
 
     def _fields(self, payload: pa.StringArray) -> TypedRows:
         """The declared fields, from the positions that the scanner found."""
-        wanted = own_columns(self.unit.columns)
-        if not wanted.columns or not all("tag0" in table.column_names for table in self.tables):
-            return typed(wanted, payload)
+        fields = own_columns(self.unit.columns)
+        if not fields.columns or not all("tag0" in table.column_names for table in self.tables):
+            return typed(fields, payload)
         offsets, data = string_buffers(payload)
         ends = offsets.astype(np.int64)
-        shape = (len(wanted.columns), self.total)
+        shape = (len(fields.columns), self.total)
         found = Located(
             np.empty(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int64),
             np.zeros(self.total, np.uint8),
         )  # fmt: skip
-        for index in range(len(wanted.columns)):
+        for index in range(len(fields.columns)):
             found.tags[index] = self._numbers(f"tag{index}")[self.order]
             found.starts[index] = ends[:-1] + self._numbers(f"from{index}")[self.order]
             found.ends[index] = ends[:-1] + self._numbers(f"to{index}")[self.order]
         writable = data if data.flags.writeable else data.copy()  # writable, as kernels are compiled
         left = np.flatnonzero(found.tags[0] == NOT_LOCATED)
         if left.size:
-            again = locate(writable, ends[left], ends[left + 1], wanted.paths)
+            again = locate(writable, ends[left], ends[left + 1], fields.paths)
             found.tags[:, left], found.starts[:, left], found.ends[:, left] = (
                 again.tags,
                 again.starts,
                 again.ends,
             )
-        return typed_at(wanted, writable, found)
+        return typed_at(fields, writable, found)
 
     def _write_part(
         self, table: pa.Table, number: int, start: int, stop: int, footer: BatchFooter
@@ -409,8 +409,8 @@ def _refusals(chunk: WriteChunk, data: np.ndarray) -> Iterator[dict[str, object]
 def _conflicts(
     unit: WriteUnit, chunk: WriteChunk, table: pa.Table, drops: pa.Table, data: np.ndarray
 ) -> Iterator[dict[str, object]]:
-    mine = (drops.column("chunk").to_numpy() == chunk.index) & (drops.column("kind").to_numpy() == CONFLICT)
-    for drop in drops.filter(pa.array(mine)).to_pylist():
+    chosen = (drops.column("chunk").to_numpy() == chunk.index) & (drops.column("kind").to_numpy() == CONFLICT)
+    for drop in drops.filter(pa.array(chosen)).to_pylist():
         record = {
             name: table.column(name)[drop["at"]].as_py()
             for name in ("row", "start", "end", "tenant", "event_id")

@@ -116,10 +116,10 @@ def packed_parts(raw: Table) -> list[PackedPart]:
     for part in raw.snapshot().parts:
         if part.rows and is_settled(part):
             footer = raw_footer(raw.root / part.path)
-            of = footer.large if isinstance(footer, BatchFooter) else footer
-            assert isinstance(of, LargeRows | PackedFooter), part.path
-            times = (of.min_time, of.max_time, of.created_at)
-            found.append(PackedPart(part.path, of.holds, part.rows, part.size, *times))
+            facts = footer.large if isinstance(footer, BatchFooter) else footer
+            assert isinstance(facts, LargeRows | PackedFooter), part.path
+            times = (facts.min_time, facts.max_time, facts.created_at)
+            found.append(PackedPart(part.path, facts.holds, part.rows, part.size, *times))
     return found
 
 

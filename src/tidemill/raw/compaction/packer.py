@@ -86,8 +86,8 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class PackLook:
-    """What a round packed of a stream, and when to look again."""
+class PackRound:
+    """What a round packed of a stream, and when to check again."""
 
     packed: Sequence[Packed]
     waiting: int  # slices that do not fill a group yet
@@ -124,14 +124,14 @@ _NOTHING: Final = _Choice((), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """A look that found no full group."""
+class _LastCheck:
+    """A check that found no full group."""
 
     version: int  # of raw
     accepted: int  # slices, ever
     waiting: int
     since: int
-    until: int  # instants between which there is no need to look again, if nothing happens
+    until: int  # instants between which no check is needed, if nothing happens
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Packer:
     def __init__(self, warehouse: Warehouse, acceptor: Callable[[str], Acceptor]) -> None:
         self._warehouse = warehouse
         self._acceptor = acceptor
-        self._seen: dict[str, _Seen] = {}
+        self._last_check: dict[str, _LastCheck] = {}
         self._jobs: dict[str, _Job] = {}
         self._up_to_date: dict[str, tuple[int, RawColumns]] = {}  # version of raw and declaration, by stream
         self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
@@ -241,7 +241,7 @@ class Packer:
         done = self._taken_up(stream, now)
         return done + self._carry_out(stream, self._choice(stream, rebuild=rebuild).groups, now)
 
-    def pack_due(self, stream: Stream, now: int) -> PackLook | None:
+    def pack_due(self, stream: Stream, now: int) -> PackRound | None:
         """In a round, which holds the lock: commit parts that are ready, and begin those of the next full
         groups in the background. None before anything was accepted."""
         raw = self._warehouse.existing("raw", stream.name)
@@ -249,33 +249,33 @@ class Packer:
             return None
         sweep(raw.root)
         if (job := self._jobs.get(stream.name)) is not None and not job.prepared.done():
-            return PackLook((), job.waiting, UNDER_WAY)
+            return PackRound((), job.waiting, UNDER_WAY)
         done = self._taken_up(stream, now)
         raw.refresh()
         accepted = self._warehouse.state.totals(stream.name)["accepted_slices"]
-        seen = self._seen.pop(stream.name, None)
+        last = self._last_check.pop(stream.name, None)
         if self._is_held_back(stream):
-            return PackLook(done, 0, stream.pack.partial)
-        if seen is not None and (seen.version, seen.accepted) == (raw.version, accepted):
-            if seen.since <= now < seen.until:
-                self._seen[stream.name] = seen
-                return PackLook(done, seen.waiting, seen.until - now)
-            return self._looked(stream, raw, accepted, seen.waiting, now, done)
-        if seen is not None and _is_short(stream, raw, seen, accepted):
-            return self._looked(stream, raw, accepted, seen.waiting + accepted - seen.accepted, now, done)
+            return PackRound(done, 0, stream.pack.partial)
+        if last is not None and (last.version, last.accepted) == (raw.version, accepted):
+            if last.since <= now < last.until:
+                self._last_check[stream.name] = last
+                return PackRound(done, last.waiting, last.until - now)
+            return self._checked(stream, raw, accepted, last.waiting, now, done)
+        if last is not None and _is_short(stream, raw, last, accepted):
+            return self._checked(stream, raw, accepted, last.waiting + accepted - last.accepted, now, done)
         choice = self._choice(stream)
         if choice.groups:
             waiting = choice.waiting + sum(len(group.slices) for group in choice.groups)
             self._begin(stream, _commits(choice.groups)[0], waiting, now)
-            return PackLook(done, waiting, UNDER_WAY)
-        return self._looked(stream, raw, accepted, choice.waiting, now, done)
+            return PackRound(done, waiting, UNDER_WAY)
+        return self._checked(stream, raw, accepted, choice.waiting, now, done)
 
-    def _looked(
+    def _checked(
         self, stream: Stream, raw: Table, accepted: int, waiting: int, now: int, done: Sequence[Packed]
-    ) -> PackLook:
+    ) -> PackRound:
         pause = stream.pack.partial if waiting else stream.pack.idle
-        self._seen[stream.name] = _Seen(raw.version, accepted, waiting, now, now + pause)
-        return PackLook(done, waiting, pause)
+        self._last_check[stream.name] = _LastCheck(raw.version, accepted, waiting, now, now + pause)
+        return PackRound(done, waiting, pause)
 
     # -- columns
 
@@ -287,9 +287,9 @@ class Packer:
             return None
         raw.refresh()
         columns = raw_columns(stream)
-        seen = (raw.version, columns)
-        if self._up_to_date.get(stream.name) == seen or is_up_to_date(raw, columns):
-            self._up_to_date[stream.name] = seen
+        version = (raw.version, columns)
+        if self._up_to_date.get(stream.name) == version or is_up_to_date(raw, columns):
+            self._up_to_date[stream.name] = version
             return None
         done = remake_columns(self._acceptor(stream.name), now)
         if done.parts:
@@ -421,12 +421,12 @@ def _commits(chosen: Sequence[Group]) -> list[list[Group]]:
     return found
 
 
-def _is_short(stream: Stream, raw: Table, seen: _Seen, accepted: int) -> bool:
-    """Whether what came since a look cannot have filled a group. Unlike a look, it opens nothing."""
-    if accepted < seen.accepted:
+def _is_short(stream: Stream, raw: Table, last: _LastCheck, accepted: int) -> bool:
+    """Whether what arrived since the last check cannot have filled a group. Opens no file."""
+    if accepted < last.accepted:
         return False
     small = sum(part.size for part in raw.snapshot().parts if part.rows and not is_settled(part))
-    return seen.waiting + accepted - seen.accepted < stream.pack.slices and small < stream.pack.bytes
+    return last.waiting + accepted - last.accepted < stream.pack.slices and small < stream.pack.bytes
 
 
 def _step(stream: str, group: Group) -> PackStep:

@@ -86,8 +86,8 @@ class Prepared:
 
 
 def pack_groups(acceptor: Acceptor, chosen: Sequence[Group], now: int) -> list[PackedParts]:
-    """Pack the groups in one commit; those without a row in raw are passed over. The caller must hold the
-    tick lock and have caught up, and no retraction may be in progress."""
+    """Pack the groups in one commit; those without a row in raw are skipped. The caller must hold the tick
+    lock and have caught up, and no retraction may be in progress."""
     acceptor.raw.refresh()
     prepared = prepare(source_of(acceptor), chosen, now)
     return commit(acceptor, prepared, now) if prepared is not None else []
@@ -175,7 +175,7 @@ class _Preparing:
         except _ChangedError:  # a slice was sent back or retracted meanwhile: it is chosen again
             packing_folder.close()
             return None
-        except BaseException:  # leave nothing; the next time does all of it
+        except BaseException:  # remove everything; the next round does all of it again
             packing_folder.close()
             raise
 
@@ -264,10 +264,10 @@ class Writing:
         there: set[str] = set()
         inputs: list[Held] = []
         for fact in held.values():
-            mine = {each for each in fact.accepted if each in slices and _meets(fact.bounds[each], span)}
-            if mine:
+            own = {each for each in fact.accepted if each in slices and _meets(fact.bounds[each], span)}
+            if own:
                 inputs.append(fact)
-                there |= mine
+                there |= own
         if not inputs:
             return None
         entries = {each: self._entry(each) for each in sorted(there)}
@@ -317,18 +317,18 @@ def replace_parts(
 ) -> None:
     """One commit that removes parts, adds those that have their rows now, and keeps what they recorded."""
     raw, stream = acceptor.raw, acceptor.stream.name
-    words, spoken = _words(acceptor, replaced, facts, folder)
+    tombstones, replaced_tombstones = _write_tombstones(acceptor, replaced, facts, folder)
     before = raw.version
-    published = raw.publish([*written, *words])
+    published = raw.publish([*written, *tombstones])
     failpoint("pack.before_commit")
-    removes = [*replaced, *spoken]
+    removes = [*replaced, *replaced_tombstones]
     version = raw.commit(published, removes, info={PACKED: tag}, now=now, data_change=False)
     failpoint("pack.after_commit")
     acceptor.state.record_seen(stream, {"raw": version})
     acceptor.moved_on(before, version)
 
 
-def _words(
+def _write_tombstones(
     acceptor: Acceptor, replaced: Sequence[Part], facts: Mapping[str, Held], folder: Path
 ) -> tuple[list[StagedPart], list[Part]]:
     """The records of the replaced parts, in one tombstone (or one for each folder of the table), and the
@@ -336,22 +336,22 @@ def _words(
     raw."""
     raw, stream = acceptor.raw, acceptor.stream.name
     progress = ProgressAt(raw.version + 1, acceptor.state.progress(stream))
-    words: list[StagedPart] = []
-    spoken: list[Part] = []
+    tombstones: list[StagedPart] = []
+    replaced_tombstones: list[Part] = []
     for partition in _partitions(replaced):
         new = [
             replace(facts[part.path].recorded, path=part.path)
             for part in replaced
             if part.partition == partition and not is_shared(part)
         ]
-        old = _said_again(raw.snapshot(), partition, new=bool(new))
+        old = _replaceable(raw.snapshot(), partition, new=bool(new))
         recorded = [one for part in old for one in stand_in_footer(raw.root / part.path).packed]
         if recorded or new:
             target = folder / partition.get(DAY_COLUMN, "all")
             target.mkdir(exist_ok=True)
-            words.append(write_tombstone(target, stream, partition, [*recorded, *new], progress))
-            spoken.extend(old)
-    return words, spoken
+            tombstones.append(write_tombstone(target, stream, partition, [*recorded, *new], progress))
+            replaced_tombstones.extend(old)
+    return tombstones, replaced_tombstones
 
 
 def _partitions(parts: Sequence[Part]) -> list[dict[str, str]]:
@@ -359,7 +359,7 @@ def _partitions(parts: Sequence[Part]) -> list[dict[str, str]]:
     return [dict(one) for one in sorted(found)]
 
 
-def _said_again(raw: Snapshot, partition: Mapping[str, str], *, new: bool) -> list[Part]:
+def _replaceable(raw: Snapshot, partition: Mapping[str, str], *, new: bool) -> list[Part]:
     """Tombstones that the next one replaces: the small ones, so that they stay few."""
     there = [part for part in raw.parts if is_tombstone(part) and part.partition == partition]
     small = [part for part in there if part.size < TOMBSTONE_BYTES]

@@ -1,8 +1,8 @@
-"""Makes the declared columns of raw again where a part has them by another declaration, or by none.
+"""Rewrites parts of raw whose columns were made by another declaration, or by none.
 
-A part is written again with the same rows, in the same order and row groups, and says all that it said; only
-its columns, and the declaration that it names, are other ones. The commit that puts it in the place of the
-old one is the commit point. Until then readers take what is missing from the payload: nothing waits for this.
+A part is written again with the same rows, in the same order and row groups, and with the same records in its
+footer; only its columns, and the declaration that it names, change. The commit that replaces the old part is
+the commit point. Until then readers take missing columns from the payload, so nothing waits for this.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tidemill.storage.tables.snapshot import Part
     from tidemill.storage.tables.table import Table
 
-ROUND_BYTES: Final = 64 << 20  # of parts that one commit replaces
+ROUND_BYTES: Final = 64 << 20  # bytes of parts that one commit replaces
 _MADE: Final = re.compile(r"-c[0-9a-f]{8}$")  # ends the name of a part that was made again
 
 
@@ -96,10 +96,10 @@ def remake_columns(acceptor: Acceptor, now: int, limit: int = ROUND_BYTES) -> Re
 def _show(acceptor: Acceptor, now: int) -> None:
     before = acceptor.raw.version
     show_columns(acceptor.raw, acceptor.columns, now)
-    _seen(acceptor, before)
+    _record_version(acceptor, before)
 
 
-def _seen(acceptor: Acceptor, before: int) -> None:
+def _record_version(acceptor: Acceptor, before: int) -> None:
     acceptor.state.record_seen(acceptor.stream.name, {"raw": acceptor.raw.version})
     acceptor.moved_on(before, acceptor.raw.version)
 
@@ -135,7 +135,7 @@ def _replace(acceptor: Acceptor, parts: Sequence[Part], now: int) -> None:
         failpoint("columns.before_commit")
         raw.commit(published, parts, info={PACKED: tag}, now=now, data_change=False)
         failpoint("columns.after_commit")
-        _seen(acceptor, before)
+        _record_version(acceptor, before)
     finally:
         packing_folder.close()
 

@@ -22,7 +22,7 @@ from tidemill.raw.tables import RAW, RAW_STATS, ROW_GROUP
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.tables.parts import StagedPart, open_part, read_footer, write_part
 
-# Imports inside functions keep start-up short: only who writes parts needs the compiled reader of payloads.
+# Imports inside functions keep start-up short: only writing parts needs the compiled reader of payloads.
 
 CODED: Final = ("tenant", "event_type", "slice")  # columns that are read and written dictionary-encoded
 _COLUMNS: Final = list(RAW.names)
@@ -39,9 +39,9 @@ class RewriteUnit:
     partition: Mapping[str, str]
     folder: str
     name: str
-    footer: PackedFooter | BatchFooter  # without what is known only when it is written
+    footer: PackedFooter | BatchFooter  # without facts that are known only when it is written
     sort: bool = True  # False: they already are in the order of raw
-    columns: RawColumns | None = None  # the declared ones that it gets; None: none
+    columns: RawColumns | None = None  # the declared columns that it gets; None: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def rewrite(unit: RewriteUnit) -> Iterator[Rewritten]:
 
 @dataclass
 class _Reading:
-    """What is learned of the declared columns while rows are read."""
+    """Facts about the declared columns, collected while rows are read."""
 
     unit: RewriteUnit
     kept: (
@@ -101,7 +101,7 @@ class _Reading:
     rounded: set[str] = field(default_factory=set)
 
     def finished(self, rows: pa.Table) -> tuple[pa.Table, RawColumns | None]:
-        """The rows as they are written, and what the part says of its columns."""
+        """The rows to write, and what the part records about its columns."""
         from tidemill.raw.payloads import PAYLOAD, without_columns
 
         if self.unit.columns is None:
@@ -116,7 +116,8 @@ class _Reading:
 
 
 def _same_left_out(unit: RewriteUnit) -> RawColumns | None:
-    """The declaration of the inputs, where payloads of all of them lack the same and shall lack it."""
+    """The declaration of the inputs, if payloads of all of them lack the same values and are to stay so;
+    otherwise None."""
     if unit.columns is None or unit.columns.keeps_payload:
         return None
     found = [declared_by(read_footer(path)) for path in unit.inputs]
@@ -130,8 +131,10 @@ def _same_left_out(unit: RewriteUnit) -> RawColumns | None:
 
 
 def _rows(path: str, unit: RewriteUnit, reading: _Reading) -> Iterator[pa.Table]:
-    """Row groups that cannot have a wanted row are not read, those that have none by their slices only.
-    Declared columns are made of payloads where the part has them by another declaration."""
+    """The rows of the unit in one part. Row groups that cannot have one are not read; of those that have none
+    only the slices are. Declared columns are made from payloads if the part was written by another
+    declaration.
+    """
     from tidemill.raw.columns import nested_columns, own_columns, part_columns
     from tidemill.raw.payloads import PartPayloads
 
@@ -147,16 +150,16 @@ def _rows(path: str, unit: RewriteUnit, reading: _Reading) -> Iterator[pa.Table]
         for group in range(file.num_row_groups):
             if not _may_hold(file, group, low, high):
                 continue
-            wanted = _of_slices(file, group, unit.seqs)
-            if wanted.any() and not _is_within(file, group, low, high):
+            chosen = _of_slices(file, group, unit.seqs)
+            if chosen.any() and not _is_within(file, group, low, high):
                 times = file.read_row_group(group, ["event_time"], use_threads=False)
                 instants = _ints(times, "event_time")
-                wanted &= (instants >= low) & (instants <= high)
-            if not wanted.any():
+                chosen &= (instants >= low) & (instants <= high)
+            if not chosen.any():
                 continue
             rows = file.read_row_group(group, names, use_threads=False)
-            if not wanted.all():
-                rows = rows.filter(pa.array(wanted))
+            if not chosen.all():
+                rows = rows.filter(pa.array(chosen))
             if columns is None or declared is None:
                 yield payloads.put_back(rows).select(_COLUMNS)
                 continue
@@ -221,11 +224,11 @@ def _order(rows: pa.Table, times: Ints, seqs: Mapping[str, int]) -> Ints:
     same = ~_differs(key[order])
     if same.any():
         tied = np.append(same, False) | np.append(False, same)
-        mine = order[tied]
+        positions = order[tied]
         offset = _codes(rows, "slice")
-        seq = np.array([seqs[name] for name in offset[0]], np.int64)[offset[1][mine]]
-        line = one(rows.column("line")).to_numpy()[mine]
-        order[tied] = mine[np.lexsort((line, seq, key[mine]))]
+        seq = np.array([seqs[name] for name in offset[0]], np.int64)[offset[1][positions]]
+        line = one(rows.column("line")).to_numpy()[positions]
+        order[tied] = positions[np.lexsort((line, seq, key[positions]))]
     return order
 
 

@@ -69,12 +69,12 @@ def late_rows(
     found = [_READ.append(pa.field("seq", pa.int64())).empty_table()]
     with TailRows(feed) as raw:
         raw.look()
-        wanted = _wanted(entries, _NEWEST_FIRST, tenant, limit, after)
-        found.extend(pa.Table.from_batches([batch]) for batch in raw.rows(wanted, _READ))
+        scope = _scope(entries, _NEWEST_FIRST, tenant, limit, after)
+        found.extend(pa.Table.from_batches([batch]) for batch in raw.rows(scope, _READ))
     rows = pa.concat_tables(found).select(_READ.names).combine_chunks()
     times = rows.column("event_time").cast(pa.int64()).to_pylist()
-    met = rows.column("watermark").cast(pa.int64()).to_pylist()
-    pairs = list(zip(times, met, strict=True))
+    watermarks = rows.column("watermark").cast(pa.int64()).to_pylist()
+    pairs = list(zip(times, watermarks, strict=True))
     done = [[_done(spec, time, at) for spec in feed.stream.window_specs] for time, at in pairs]
     lateness = [at - time for time, at in pairs]
     columns = [*rows.columns, pa.array(lateness, pa.int64()), pa.array(done, LATE_ROWS.field("done").type)]
@@ -90,15 +90,16 @@ def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = No
         alike = {spec.name: spec.fate(0, 0) for spec in specs}
         dropped = rows if not alike or any(not fate.used for fate in alike.values()) else 0
         return LateTotals(rows, dropped, {name: {fate: rows} if rows else {} for name, fate in alike.items()})
-    conditions = [of for spec in specs for of in _conditions(spec).items()]
-    unused = " OR ".join(of for fate, of in conditions if not fate.used) or str(not specs).lower()
-    sums = ["count(*)", *(f"count(*) FILTER ({of})" for of in (unused, *(of for _, of in conditions)))]
+    conditions = [pair for spec in specs for pair in _conditions(spec).items()]
+    unused = " OR ".join(sql for fate, sql in conditions if not fate.used) or str(not specs).lower()
+    all_sql = (unused, *(sql for _, sql in conditions))
+    sums = ["count(*)", *(f"count(*) FILTER ({sql})" for sql in all_sql)]
     with TailRows(feed) as raw:
         raw.look()
-        rows, dropped, *counted = raw.numbers(_wanted(entries, "seq", tenant, None), sums)
+        rows, dropped, *counted = raw.numbers(_scope(entries, "seq", tenant, None), sums)
     counts = iter(counted)
     found = {spec.name: {fate: next(counts) for fate in _conditions(spec)} for spec in specs}
-    reported = {name: {fate: n for fate, n in of.items() if n} for name, of in found.items()}
+    reported = {name: {fate: n for fate, n in condition.items() if n} for name, condition in found.items()}
     return LateTotals(rows, dropped, reported)
 
 
@@ -136,23 +137,24 @@ def _conditions(spec: WindowSpec) -> Mapping[Fate, str]:
     """The condition of each fate of a late row: `WindowSpec.fate` in SQL."""
     if not _by_row(spec):
         return {spec.fate(0, 0): "true"}
-    time, met = "epoch_us(raw.event_time)", "epoch_us(raw.watermark)"
+    time, watermark = "epoch_us(raw.event_time)", "epoch_us(raw.watermark)"
     if spec.late_by is LateBy.ROW:
-        in_time = f"{met} - {time} <= {spec.max_lateness:d}"
+        in_time = f"{watermark} - {time} <= {spec.max_lateness:d}"
         return {Fate.REEMITTED: in_time, Fate.TOO_LATE: f"NOT ({in_time})"}
-    return _conditions_by_window(spec, time, met)
+    return _conditions_by_window(spec, time, watermark)
 
 
-def _conditions_by_window(spec: WindowSpec, time: str, met: str) -> Mapping[Fate, str]:
+def _conditions_by_window(spec: WindowSpec, time: str, watermark: str) -> Mapping[Fate, str]:
     last = f"({time} + {spec.gap:d})"
     step = spec.step or spec.gap
     if spec.kind.by_time:
         last = f"({time} - {_modulo(time, step)} + {spec.size:d})"
-    is_open = f"{last} > {met}"
+    is_open = f"{last} > {watermark}"
     if spec.late is not LatePolicy.REEMIT:
         return {Fate.ON_TIME: is_open, spec.fate(0, 2 * spec.last_end(0)): f"NOT ({is_open})"}
-    horizon = f"({met} - {spec.max_lateness:d})"
-    ended = f"({met} - {_modulo(f'({met} - {last})', step)})"  # the newest end at or before the watermark
+    horizon = f"({watermark} - {spec.max_lateness:d})"
+    # the newest end at or before the watermark
+    ended = f"({watermark} - {_modulo(f'({watermark} - {last})', step)})"
     again = f"CASE WHEN {is_open} THEN {ended} > greatest({time}, {horizon}) ELSE {last} > {horizon} END"
     return {
         Fate.REEMITTED: again,
@@ -183,7 +185,7 @@ def _late(
     return entries
 
 
-def _wanted(
+def _scope(
     entries: Sequence[SliceEntry],
     order: str,
     tenant: str | None,
@@ -192,13 +194,13 @@ def _wanted(
 ) -> TailScope:
     seqs = {entry.id: entry.seq for entry in entries}
     starts = [entry.observed.start for entry in entries if entry.observed is not None]
-    met = [entry.watermark for entry in entries if entry.watermark is not None]
+    watermarks = [entry.watermark for entry in entries if entry.watermark is not None]
     after = min(starts) - 1 if starts else None
     where = LATE
     if after_row is not None:
         seq, line = after_row
         where = f"{LATE} AND (seq < {seq:d} OR (seq = {seq:d} AND line > {line:d}))"
-    return TailScope(seqs, where, order, after, max(met, default=None), tenant, limit)
+    return TailScope(seqs, where, order, after, max(watermarks, default=None), tenant, limit)
 
 
 def _done(spec: WindowSpec, event_time: int, met: int) -> dict[str, object]:

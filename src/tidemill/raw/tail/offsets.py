@@ -1,6 +1,6 @@
 """Accepted slices of one stream in ledger order, and a watermark that followers can rely on.
 
-Each entry is read once, so that a look costs only what is new. It only reads.
+Each entry is read once, so that a call costs only what is new. It only reads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Feed:
     stream: Stream
     state: State
     clock: Callable[[], int]
-    lost: Callable[[], Sequence[Loss]] = tuple  # parts of raw, for good
+    lost: Callable[[], Sequence[Loss]] = tuple  # parts of raw that are lost for good
 
 
 class AcceptedOffsets:
@@ -55,7 +55,7 @@ class AcceptedOffsets:
             )
 
     def look(self) -> list[SliceEntry]:
-        """Slices accepted since the last look; all of them after a retraction."""
+        """Slices accepted since the last call; all of them after a retraction."""
         acts = self._feed.state.retractions()
         if acts != self._retractions:
             self._retractions, self._decided = acts, 0

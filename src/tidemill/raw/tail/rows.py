@@ -116,18 +116,18 @@ class TailRows:
         return replace(found, parts=[part for part in found.parts if part.path not in lost])
 
     def rows(
-        self, wanted: TailScope, columns: pa.Schema = ROWS, *, piecewise: bool = False
+        self, scope: TailScope, columns: pa.Schema = ROWS, *, piecewise: bool = False
     ) -> Iterator[pa.RecordBatch]:
         """Columns of the rows in scope, and `seq`. With `piecewise`, parts whose times do not overlap are
         sorted one after the other, which is equivalent if the order is by event time."""
-        left = wanted.limit
-        for paths in self._paths(wanted, piecewise=piecewise):
-            with self._cursor(wanted.seqs) as cursor:
+        left = scope.limit
+        for paths in self._paths(scope, piecewise=piecewise):
+            with self._cursor(scope.seqs) as cursor:
                 source, files = _PARTS, {"files": [_literal(path) for path in paths]}
                 if _PAYLOAD in columns.names and not all(has_whole_payloads(path) for path in paths):
-                    cursor.register("parts", _with_payloads(paths, wanted))
+                    cursor.register("parts", _with_payloads(paths, scope))
                     source, files = "parts", {}
-                text, values = _statement(wanted, columns, left, source)
+                text, values = _statement(scope, columns, left, source)
                 reader = cursor.execute(text, {**files, **values}).to_arrow_reader(BATCH_ROWS)
                 for batch in reader:
                     if batch.num_rows:
@@ -136,25 +136,25 @@ class TailRows:
             if left == 0:
                 return
 
-    def numbers(self, wanted: TailScope, sums: Sequence[str]) -> list[int]:
+    def numbers(self, scope: TailScope, sums: Sequence[str]) -> list[int]:
         """Counts over the rows in scope, each as SQL."""
         totals = [0] * len(sums)
-        for paths in self._paths(wanted, piecewise=False):
-            where, values = _where(wanted)
+        for paths in self._paths(scope, piecewise=False):
+            where, values = _where(scope)
             text = f"SELECT {', '.join(sums)} FROM {_PARTS} {_JOINED} WHERE {where}"
-            with self._cursor(wanted.seqs) as cursor:
+            with self._cursor(scope.seqs) as cursor:
                 files = [_literal(path) for path in paths]
                 found = cursor.execute(text, {"files": files, **values}).fetchone()
             totals = [int(number) for number in found or totals]
         return totals
 
-    def _paths(self, wanted: TailScope, *, piecewise: bool) -> Iterator[list[str]]:
-        if self._snapshot is None or not wanted.seqs or wanted.limit == 0:
+    def _paths(self, scope: TailScope, *, piecewise: bool) -> Iterator[list[str]]:
+        if self._snapshot is None or not scope.seqs or scope.limit == 0:
             return
-        ranges: dict[str, Range] = {"event_time": (wanted.after, wanted.upto)}
-        if wanted.tenant is not None:
-            ranges["tenant"] = (wanted.tenant, wanted.tenant)
-        ranges["slice"] = (min(wanted.seqs), max(wanted.seqs))
+        ranges: dict[str, Range] = {"event_time": (scope.after, scope.upto)}
+        if scope.tenant is not None:
+            ranges["tenant"] = (scope.tenant, scope.tenant)
+        ranges["slice"] = (min(scope.seqs), max(scope.seqs))
         parts = self._snapshot.select(ranges=ranges)
         pieces = self._snapshot.apart("event_time", parts) if piecewise else [parts] if parts else []
         for piece in pieces:
@@ -204,33 +204,35 @@ _PARTS: Final = "read_parquet($files, hive_partitioning = false)"
 _JOINED: Final = "raw JOIN places USING (slice)"
 
 
-def _with_payloads(paths: Sequence[str], wanted: TailScope) -> pa.RecordBatchReader:
-    """The rows of parts that can be wanted, with payloads as they were sent."""
+def _with_payloads(paths: Sequence[str], scope: TailScope) -> pa.RecordBatchReader:
+    """The rows of parts that may be in scope, with payloads as they were sent."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         for path in paths:
             with open_part(path) as file:
                 payloads = PartPayloads(declared_in(file, path))
                 names = list(dict.fromkeys([*RAW.names, *payloads.names]))
-                groups = [group for group in range(file.num_row_groups) if _may_hold(file, group, wanted)]
+                groups = [group for group in range(file.num_row_groups) if _may_hold(file, group, scope)]
                 for batch in file.iter_batches(BATCH_ROWS, groups, columns=names, use_threads=False):
                     yield payloads.put_back(batch).select(RAW.names).cast(RAW)
 
     return pa.RecordBatchReader.from_batches(RAW, batches())
 
 
-def _may_hold(file: pq.ParquetFile, group: int, wanted: TailScope) -> bool:
-    said = file.metadata.row_group(group).column(file.schema_arrow.get_field_index("event_time")).statistics
-    if said is None or not said.has_min_max:
+def _may_hold(file: pq.ParquetFile, group: int, scope: TailScope) -> bool:
+    statistics = (
+        file.metadata.row_group(group).column(file.schema_arrow.get_field_index("event_time")).statistics
+    )
+    if statistics is None or not statistics.has_min_max:
         return True
-    low, high = said.min_raw, said.max_raw
-    return (wanted.after is None or high > wanted.after) and (wanted.upto is None or low <= wanted.upto)
+    low, high = statistics.min_raw, statistics.max_raw
+    return (scope.after is None or high > scope.after) and (scope.upto is None or low <= scope.upto)
 
 
-def _statement(wanted: TailScope, columns: pa.Schema, limit: int | None, source: str) -> tuple[str, Values]:
-    where, values = _where(wanted)
+def _statement(scope: TailScope, columns: pa.Schema, limit: int | None, source: str) -> tuple[str, Values]:
+    where, values = _where(scope)
     named = ", ".join(_selected(name) for name in columns.names)
-    text = f"SELECT {named}, seq FROM {source} {_JOINED} WHERE {where} ORDER BY {wanted.order}"
+    text = f"SELECT {named}, seq FROM {source} {_JOINED} WHERE {where} ORDER BY {scope.order}"
     return (text if limit is None else f"{text} LIMIT {limit:d}"), values
 
 
@@ -239,18 +241,18 @@ def _selected(name: str) -> str:
     return f"epoch_us(raw.{name}) AS {name}" if name in _INSTANTS else f"{name}"
 
 
-def _where(wanted: TailScope) -> tuple[str, dict[str, object]]:
-    terms = [wanted.where]
+def _where(scope: TailScope) -> tuple[str, dict[str, object]]:
+    terms = [scope.where]
     values: dict[str, object] = {}
-    if wanted.after is not None:
+    if scope.after is not None:
         terms.append("raw.event_time > make_timestamptz($after)")
-        values["after"] = wanted.after
-    if wanted.upto is not None:
+        values["after"] = scope.after
+    if scope.upto is not None:
         terms.append("raw.event_time <= make_timestamptz($upto)")
-        values["upto"] = wanted.upto
-    if wanted.tenant is not None:
+        values["upto"] = scope.upto
+    if scope.tenant is not None:
         terms.append("tenant = $tenant")
-        values["tenant"] = wanted.tenant
+        values["tenant"] = scope.tenant
     return " AND ".join(f"({term})" for term in terms), values
 
 

@@ -44,10 +44,10 @@ def tail(
 ) -> Iterator[Item]:
     """Rows (`ROWS`, in small batches) and watermarks of a stream, from its beginning.
 
-    `since`: only rows that happened then or later; not `ordered`: that arrived. With `follow` it goes on
-    with what is accepted, calling `wait` between two looks, until `stop` is set or `limit` rows came. At
-    the end of an ordered one the rows that are still buffered come out in order, unless `flush` is False;
-    no watermark follows them. What raw has lost for good is said first.
+    `since`: only rows that happened then or later; not `ordered`: that arrived. With `follow` it goes on with
+    what is accepted, calling `wait` between two looks, until `stop` is set or `limit` rows came. At the end
+    of an ordered one the rows that are still buffered come out in order, unless `flush` is False; no
+    watermark follows them. A warning about parts of raw that are lost for good comes first.
     """
     left = limit
     for one in feed.lost():
@@ -108,19 +108,19 @@ class _ByTime:
     def __init__(self, feed: Feed, raw: TailRows, since: int | None, tenant: str | None) -> None:
         self._raw = raw
         self._tenant = tenant
-        self._places = AcceptedOffsets(feed)
+        self._offsets = AcceptedOffsets(feed)
         self._watermark = StreamWatermark(feed)
-        self._at = since - 1 if since is not None else None  # rows up to here have been given
+        self._at = since - 1 if since is not None else None  # rows up to here were returned
         self._last_reported: int | None = None
 
     def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
-        self._places.check()
+        self._offsets.check()
         now = self._watermark.look(live=live)
-        new = self._places.look()
+        new = self._offsets.look()
         self._raw.look()
         self._warn(new)
-        met = {entry.watermark for entry in new} | ({now} if self._places.seqs else set())
-        cuts = sorted(at for at in met if at is not None and (self._at is None or at > self._at))
+        watermarks = {entry.watermark for entry in new} | ({now} if self._offsets.seqs else set())
+        cuts = sorted(at for at in watermarks if at is not None and (self._at is None or at > self._at))
         if not cuts:
             return
         for item in _cut(self._rows(cuts[-1], limit), "event_time", [(at, at) for at in cuts]):
@@ -132,8 +132,8 @@ class _ByTime:
         return _cut(self._rows(None, limit), "event_time", [])
 
     def _rows(self, upto: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
-        wanted = TailScope(self._places.seqs, ON_TIME, BY_TIME, self._at, upto, self._tenant, limit)
-        return self._raw.rows(wanted, piecewise=True)
+        scope = TailScope(self._offsets.seqs, ON_TIME, BY_TIME, self._at, upto, self._tenant, limit)
+        return self._raw.rows(scope, piecewise=True)
 
     def _warn(self, new: Sequence[SliceEntry]) -> None:
         """This happens only if a landing paused between reading the clock and noting itself, or a retraction
@@ -157,15 +157,15 @@ class _ByArrival:
         self._raw = raw
         self._since = since
         self._tenant = tenant
-        self._places = AcceptedOffsets(feed)
+        self._offsets = AcceptedOffsets(feed)
         self._watermark = StreamWatermark(feed)
         self._at: int | None = None
-        self._seq = 0  # slices up to here have been given
+        self._seq = 0  # slices up to here were returned
 
     def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
-        self._places.check()
+        self._offsets.check()
         now = self._watermark.look(live=live)
-        found = self._places.look()
+        found = self._offsets.look()
         self._raw.look()
         new = [entry for entry in found if entry.seq > self._seq and self._is_wanted(entry)]
         left = limit
@@ -175,7 +175,7 @@ class _ByArrival:
                     left -= item.num_rows
                 yield item
             self._seq = entries[-1].seq
-        if now is not None and self._places.seqs and (self._at is None or now > self._at):
+        if now is not None and self._offsets.seqs and (self._at is None or now > self._at):
             self._at = now
             yield Watermark(now)
 
@@ -191,7 +191,7 @@ class _ByArrival:
         return self._raw.rows(TailScope(seqs, "true", BY_ARRIVAL, after, upto, self._tenant, limit))
 
     def _moves(self, entries: Sequence[SliceEntry]) -> Iterator[tuple[int, int]]:
-        """The watermark is given before the rows of the first slice that met it."""
+        """Watermarks and when they move: each comes before the rows of the first slice that met it."""
         for entry in entries:
             if entry.watermark is not None and (self._at is None or entry.watermark > self._at):
                 self._at = entry.watermark

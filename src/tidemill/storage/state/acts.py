@@ -1,6 +1,7 @@
-"""What each act of the state writes and reads, as statements inside a transaction somebody else opened.
+"""The SQL of the ledger and of tiles.
 
-Nothing here begins, commits or rolls back, and nothing leaves totals or tile hashes behind the rows.
+Every function runs inside a transaction that the caller has opened, and keeps totals and tile hashes in step
+with the rows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _FORGET_TILE_SLICES = (
     "DELETE FROM tile_slices WHERE stream = ? AND start = ? AND desired = 0 AND observed = 0"
 )
 _UNBLOCK = "UPDATE windows SET due = 1, blocked_by = NULL WHERE blocked_by = ?"
-_Member = tuple[str, int, int, int]  # of a 5s tile: the slice's id and place, desired, observed
+_Member = tuple[str, int, int, int]  # of a 5s tile: the id and ledger offset of the slice, desired, observed
 _INSERT_ENTRY = f"INSERT INTO slices ({ENTRY}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})"
 
 
@@ -78,7 +79,7 @@ def insert(db: Connection, entry: SliceEntry) -> None:
 
 
 def rewrite(db: Connection, before: SliceEntry, after: SliceEntry) -> None:
-    """Make an entry say something else of the same slice; the totals follow."""
+    """Replace an entry by another of the same slice, and update the totals."""
     counts = after.counts
     db.execute(
         _UPDATE_ENTRY,
@@ -147,7 +148,7 @@ def apply_batch(db: Connection, record: BatchRecord) -> bool:
 
 
 def want(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
-    """Put slices into the desired sets of 5s tiles."""
+    """Add slices to the desired sets of 5s tiles."""
     decision_codes = _decision_codes(db, stream, {slice_id for ids in tiles.values() for slice_id in ids})
     db.executemany(
         "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, ?, 0)"
@@ -158,7 +159,7 @@ def want(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> No
 
 
 def _decision_codes(db: Connection, stream: str, ids: Collection[str]) -> dict[str, tuple[int, int]]:
-    """Of each slice its place in the ledger, and the mark of its judgement."""
+    """For each slice its ledger offset and its decision code."""
     rows = db.execute(
         "SELECT id, seq, judgement FROM slices WHERE stream = ? AND id IN (SELECT value FROM json_each(?))",
         (stream, json.dumps(sorted(ids))),
@@ -170,7 +171,7 @@ def _decision_codes(db: Connection, stream: str, ids: Collection[str]) -> dict[s
 
 
 def _decide(db: Connection, stream: str, batch: str, result: SliceResult) -> None:
-    """Write a slice's outcome; what it added to the totals before (a failed try) is taken back."""
+    """Write the outcome of a slice; what an earlier, failed try added to the totals is subtracted."""
     before = entry_of(db, stream, result.slice)
     if before.status is SliceStatus.RETRACTED:
         raise StorageError(
@@ -249,7 +250,7 @@ def move_tiles(db: Connection, stream: str, moved: Iterable[TileBuild]) -> None:
 
 
 def _observe(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
-    """Make these names the observed sets of 5s tiles."""
+    """Set the observed sets of 5s tiles to these names."""
     members = _members(db, stream, tiles)
     current = [start for start, names in tiles.items() if _desired(members[start]) == names]
     db.execute(
@@ -257,7 +258,7 @@ def _observe(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -
         " AND start IN (SELECT CAST(value AS bigint) FROM json_each(?))",
         (stream, json.dumps(current)),
     )
-    for start in tiles.keys() - set(current):  # while it was built, or before that, its desired set changed
+    for start in tiles.keys() - set(current):  # its desired set changed while it was built, or before
         _observe_one(db, stream, start, members[start], tiles[start])
     left = [start for start in tiles if not all(desired for _, _, desired, _ in members[start])]
     db.executemany(_FORGET_TILE_SLICES, [(stream, start) for start in left])
@@ -268,7 +269,7 @@ def _observe(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -
 def _observe_one(
     db: Connection, stream: str, start: int, members: Sequence[_Member], names: frozenset[str]
 ) -> None:
-    """Touches only the members that change."""
+    """Set the observed set of one tile; only members that change are written."""
     decision_codes = {id_: decision_code(decision) for id_, decision in map(contribution_of, names)}
     flips = [
         (decision_codes.get(id_, 0), stream, start, seq)
@@ -276,19 +277,19 @@ def _observe_one(
         if observed != decision_codes.get(id_, 0)
     ]
     db.executemany("UPDATE tile_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips)
-    strangers = decision_codes.keys() - {
+    unknown = decision_codes.keys() - {
         id_ for id_, *_ in members
-    }  # nobody asked for them: it shows as stale
-    offsets = _decision_codes(db, stream, strangers)
+    }  # not in the desired set: the tile shows as stale
+    offsets = _decision_codes(db, stream, unknown)
     db.executemany(
         "INSERT INTO tile_slices (stream, start, slice, desired, observed) VALUES (?, ?, ?, 0, ?)",
-        [(stream, start, offsets[id_][0], decision_codes[id_]) for id_ in strangers],
+        [(stream, start, offsets[id_][0], decision_codes[id_]) for id_ in unknown],
     )
 
 
 def miss_tiles(db: Connection, stream: str, above: Sequence[tuple[str, int]]) -> None:
-    """A 5s tile that is there, below one that is not, gets a hash that is none: it is stale, and with it all
-    above it are made again from what is below them."""
+    """Give each existing 5s tile below a missing tile an impossible hash: it is then stale, and all tiles
+    above it are made again from those below them."""
     spans = [(start, start + BY_NAME[level].tile) for level, start in above]
     db.executemany(
         "UPDATE tiles SET hash = '' WHERE stream = ? AND level = ? AND hash IS NOT NULL AND start ="
@@ -315,7 +316,7 @@ def lose_tiles(db: Connection, stream: str, parts: Collection[str]) -> int:
 
 
 def rehash(db: Connection, stream: str, starts: Collection[int]) -> None:
-    """The hashes of what 5s tiles should be made of, after that changed."""
+    """Compute the hashes of the desired sets of 5s tiles again, after these changed."""
     members = _members(db, stream, starts)
     db.executemany(
         "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
@@ -349,7 +350,7 @@ def _observed(members: Sequence[_Member]) -> frozenset[str]:
 
 @lru_cache(maxsize=1024)
 def _name(slice_id: str, code: int) -> str:
-    """Of a slice that is marked."""
+    """The name of a slice with a decision code."""
     return contribution_name(slice_id, code - decision_code(0))
 
 

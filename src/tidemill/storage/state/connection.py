@@ -1,5 +1,5 @@
-"""What the acts of the state ask of a database: statements with parameters, inside a transaction that
-somebody else opened.
+"""What the state needs of a database: statements with parameters, inside a transaction that the caller has
+opened.
 
 The text of a statement is the same for every database. It is written as SQLite reads it; `dialect` says what
 PostgreSQL reads in its place.
@@ -14,15 +14,15 @@ from typing import Any, Final, Protocol
 Parameter = int | str | bytes | None
 
 # SQLite has one writer at a time and reads these as comments.
-LOCKED: Final = "/* FOR UPDATE */"  # the rows stay as they are until the transaction ends
-UNTAKEN: Final = "/* FOR UPDATE SKIP LOCKED */"  # and those that another transaction holds are left out
-EVERY: Final = 1 << 62  # for LIMIT: all of them
+LOCKED: Final = "/* FOR UPDATE */"  # lock the rows until the transaction ends
+UNTAKEN: Final = "/* FOR UPDATE SKIP LOCKED */"  # the same, and skip rows that another transaction has locked
+EVERY: Final = 1 << 62  # for LIMIT: no limit
 # The time by the clock of the database, in microseconds: the same for all machines that use it.
 CLOCK: Final = "CAST((julianday('now') - 2440587.5) * 86400000000.0 AS INTEGER)"
 
 
 class Rows(Protocol):
-    """What a statement gave."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -51,21 +51,21 @@ class Database(Protocol):
 
     @property
     def where(self) -> str:
-        """What errors call it: a file, or an address without a password."""
+        """Its name in errors: a file, or an address without a password."""
         ...
 
     def read(self) -> AbstractContextManager[Connection]:
-        """A consistent look: all statements inside see one commit."""
+        """A transaction that reads: all statements inside see one commit."""
         ...
 
     def write(self, *, lasting: bool = True) -> AbstractContextManager[Connection]:
-        """One at a time: every act sees what all before it have committed. What is not `lasting` need not
-        survive the end of all processes that use the database."""
+        """A transaction that writes. There is one at a time, and it sees what all earlier ones committed.
+        What is not `lasting` may be lost when all processes that use the database end."""
         ...
 
     def claim(self, *, lasting: bool = True) -> AbstractContextManager[Connection]:
-        """Beside a writer, where the database can do that: for an act that changes only rows that it has
-        found `UNTAKEN`, or that nobody else changes."""
+        """A transaction that writes beside another writer, where the database can do that. It may change only
+        rows that it selected as `UNTAKEN`, or that nobody else changes."""
         ...
 
     def hold(self, name: str) -> AbstractContextManager[None]:
@@ -73,8 +73,8 @@ class Database(Protocol):
         ...
 
     def trim_log(self) -> None:
-        """Give back the space of what was written and is in place by now, where the database does not do so
-        by itself; not while somebody reads."""
+        """Free the space of the write-ahead log where the database does not do so by itself; does nothing
+        while somebody reads."""
         ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""What the state knows of files: those that were found damaged, and how far the logs beside the slices go.
+"""The SQL of damaged files, and of the heads of the logs beside the slices.
 
-Statements inside a transaction somebody else opened. A recovered state knows of no damage; a scrub finds it
-again.
+Every function runs inside a transaction that the caller has opened. A recovered state records no damage; a
+scrub finds it again.
 """
 
 from __future__ import annotations

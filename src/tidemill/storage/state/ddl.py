@@ -1,6 +1,7 @@
-"""The tables of `state.db`, as the steps that made them: a new file takes all of them, an old one the rest.
+"""The tables of `state.db`, as the migrations that made them: a new file gets all of them, an old one those
+it lacks.
 
-A step that was released is never edited: files exist that took it as it was.
+A released migration is never edited: files exist that it was applied to.
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 # In `tile_slices` and `window_slices`, `desired` of a tile and `observed` of both are 0 for no, otherwise 1 +
-# the judgement under whose name the slice was meant: a slice that was judged again is another contribution.
+# the decision (column `judgement`) under whose name the slice is meant: a slice that was decided again is
+# another contribution.
 # A row of `window_slices` that is no `member` is kept while it is observed: the window was built with it.
 
 _FIRST: Final = """
@@ -293,7 +295,7 @@ CREATE TABLE damages (
 ) WITHOUT ROWID;
 """
 
-# Before, files were locked by those who worked on a stream.
+# Before, a process that worked on a stream locked a file.
 _TENTH: Final = """
 CREATE TABLE leases (
     name      TEXT NOT NULL PRIMARY KEY,

@@ -1,9 +1,8 @@
 """Every table of the SQLite state as plain rows, in a defined order: what `recover` must reproduce.
 
-So nothing that only the state knows is in it: who builds what and how often it was tried, when and why it was
-built, what became of the records of a slice that is retracted, how often one that failed was tried and what
-it said last, in which order events were told and to whom, how far the results of streaming windows are, and
-receipts.
+It leaves out what only the state knows: leases and attempts of builds, when and why something was built, the
+outcomes of retracted slices, the tries and last error of failed ones, the order and delivery of events,
+checkpoints of streaming windows, and receipts.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TABLES: Final = {
     "versions": "SELECT * FROM versions ORDER BY stream, part_of",
     "clocks": "SELECT * FROM clocks ORDER BY stream, source",
     "progress": "SELECT * FROM progress WHERE (watermark, emitted, buffered_rows, buffered_bytes,"
-    " released_early) IS NOT (NULL, 0, 0, 0, 0) ORDER BY stream",  # none is as good as that
+    " released_early) IS NOT (NULL, 0, 0, 0, 0) ORDER BY stream",  # equal to having none
     "runs": "SELECT * FROM runs ORDER BY stream, place",
     "tiles": "SELECT * FROM tiles ORDER BY stream, level, start",
     "tile_slices": "SELECT t.stream, t.start, s.id AS slice, t.desired, t.observed"

@@ -1,4 +1,4 @@
-"""What becomes of an entry of the ledger by an act: from the entry as it is to what it shall be.
+"""The transitions of a ledger entry: each function takes an entry and returns the entry after one act.
 
 Pure functions; nothing here knows how entries are stored.
 """
@@ -13,13 +13,14 @@ from tidemill.storage.state.protocol import Retraction, SliceResult
 
 
 def after_retraction(entry: SliceEntry, act: Retraction) -> SliceEntry:
-    """Retracted, if it is the one that is taken back; else sent back to the gate."""
+    """The entry after a retraction: retracted, if it is the slice that is taken back; otherwise pending
+    again."""
     return _retracted(entry, act) if entry.id == act.slice else _sent_back(entry, act)
 
 
 def _retracted(entry: SliceEntry, act: Retraction) -> SliceEntry:
     if entry.status is SliceStatus.RETRACTED:
-        return entry  # the first act is the story
+        return entry  # the first retraction is the one on record
     return replace(
         entry,
         status=SliceStatus.RETRACTED,
@@ -55,7 +56,7 @@ def _sent_back(entry: SliceEntry, act: Retraction) -> SliceEntry:
 
 
 def decided(entry: SliceEntry, batch: str, result: SliceResult) -> SliceEntry:
-    """By a batch."""
+    """The entry after a batch decided it."""
     return replace(
         entry,
         status=SliceStatus.ACCEPTED if result.error is None else SliceStatus.FAILED,
@@ -74,18 +75,18 @@ def decided(entry: SliceEntry, batch: str, result: SliceResult) -> SliceEntry:
 
 
 def landed_again(entry: SliceEntry) -> SliceEntry:
-    """Its bytes came once more; if they could not be had from where they are kept, they may be now."""
+    """The entry after the same bytes landed again; if its file could not be read, it is now due."""
     waits = entry.status is SliceStatus.FAILED and entry.retry_at is not None
     return replace(entry, landings=entry.landings + 1, retry_at=0 if waits else entry.retry_at)
 
 
 def postponed(entry: SliceEntry, error: str, retry_at: int) -> SliceEntry:
-    """It failed, and still cannot be read."""
+    """The entry after another failed try."""
     return replace(entry, error=error, failures=entry.failures + 1, retry_at=retry_at, failed_as=None)
 
 
 def sent_again(entry: SliceEntry, offset: int) -> SliceEntry:
-    """It failed, and goes to the gate again behind all others."""
+    """The entry of a failed slice that is decided again, at a new offset behind all others."""
     if entry.status is not SliceStatus.FAILED:
         raise StorageError(
             f"slice {entry.id} cannot be tried again: it is {entry.status.value}",
@@ -108,7 +109,7 @@ def sent_again(entry: SliceEntry, offset: int) -> SliceEntry:
 
 
 def prioritised(entry: SliceEntry) -> SliceEntry:
-    """It failed, and is tried again at once."""
+    """The entry of a failed slice that is due at once."""
     if entry.retry_at is None:
         return replace(entry, failures=0, failed_as="")  # no declaration is called that
     return replace(entry, failures=0, retry_at=0)

@@ -1,5 +1,5 @@
-"""Faults: work of one stream, or on one of its outputs, that fails. It is kept apart from all other work,
-logged once, and tried again later.
+"""Faults: work on one stream, or on one of its outputs, that fails. A fault does not affect other work; it is
+logged once and tried again later.
 
 Faults are on record in the state, so that `status`, `/readyz` and the metrics of any process show them. They
 are never durable facts: a recovered state knows of none, and the next round finds those there are.
@@ -35,32 +35,32 @@ _Key = tuple[str, str]  # a stream and the output, or other work, of it
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What fails, by what, since when, and when it is tried again."""
+    """What fails, why, since when, and when it is tried again."""
 
     stream: str  # `WAREHOUSE`: no single one
     output: str  # an output of the stream, `RAW`, or other work on it: sources, pack, retention …
     code: str
     message: str
     hint: str
-    file: str  # that it fails by, relative to the warehouse; "" when it is no file's fault
+    file: str  # the file that causes it, relative to the warehouse; "" if no file does
     since: int
     attempts: int
     next_try: int
 
 
 def faults_of(state: State, stream: str) -> list[Fault]:
-    """What the last tries found wrong with a stream; what comes first in the flow of data comes first."""
+    """The faults of a stream that the last tries found, in the order of the flow of data."""
     checkpoints = state.checkpoints(stream)
-    found = [_read(stream, name, said) for name, said in checkpoints.items() if name.startswith(CHECKPOINT)]
+    found = [_read(stream, name, text) for name, text in checkpoints.items() if name.startswith(CHECKPOINT)]
     return sorted(found, key=lambda fault: (fault.output != RAW, fault.output))
 
 
-def _read(stream: str, checkpoint: str, said: str) -> Fault:
+def _read(stream: str, checkpoint: str, text: str) -> Fault:
     output = checkpoint.partition(":")[2] or RAW
-    return Fault(**({"output": output, "file": ""} | json.loads(said)), stream=stream)
+    return Fault(**({"output": output, "file": ""} | json.loads(text)), stream=stream)
 
 
-def _mark(output: str) -> str:
+def _checkpoint_name(output: str) -> str:
     return f"{CHECKPOINT}:{output}"
 
 
@@ -70,8 +70,8 @@ def delay_after(attempts: int) -> int:
 
 
 def one_by_one(streams: Iterable[str], work: Callable[[str], None]) -> None:
-    """Do the work for each stream. One that fails does not hold up the others: its error is raised when they
-    are done, and logged if another one is raised."""
+    """Do the work for each stream. If one fails, the others are still done; then its error is raised, or
+    logged if another one is raised."""
     first: Exception | None = None
     for stream in streams:
         try:
@@ -88,23 +88,23 @@ def one_by_one(streams: Iterable[str], work: Callable[[str], None]) -> None:
         raise first
 
 
-# -- what an error is about
+# -- which file an error is about
 
 
 def named(error: Exception, root: Path) -> TidemillError:
-    """The error as a user is told of it. If a file of the warehouse is missing, it says which one."""
+    """The error as shown to a user. If a file of the warehouse is missing, it says which one."""
     file = _file_of(error, root)
     if file is not None and _may_miss_a_file(error) and not (root / file).exists():
         return DamageError("the file is missing", where=file)
     failure = as_tidemill_error(error)
-    if failure is not error and file is not None:  # of a library, which read that file
+    if failure is not error and file is not None:  # an error of a library that read the file
         return DamageError(f"the file cannot be read: {failure.message}", where=file)
     return failure
 
 
 def _may_miss_a_file(error: Exception) -> bool:
-    """Whether it can come of a file that is not there. A full disk or a lack of rights is not that, though
-    the file that could not be written is not there either."""
+    """Whether a missing file can be the cause. A full disk or missing permissions are not, although the file
+    that could not be written is missing too."""
     cause = error.__cause__ if isinstance(error, StorageError) else error
     if isinstance(error, DamageError) or cause is None or isinstance(cause, BucketError):
         return False
@@ -115,41 +115,41 @@ def _may_miss_a_file(error: Exception) -> bool:
 def _file_of(error: Exception, root: Path) -> str | None:
     """The file that an error names, relative to the warehouse; None: none of its files."""
     if isinstance(error, TidemillError):
-        said = error.where
+        name = error.where
     else:
         found = re.search(re.escape(str(root)) + r"/[^\s'\":,]+", str(error))
-        said = str(getattr(error, "filename", None) or (found[0] if found else ""))
-    path = Path(said)
-    if not said:
+        name = str(getattr(error, "filename", None) or (found[0] if found else ""))
+    path = Path(name)
+    if not name:
         return None
     if not path.is_absolute():
-        return said if (root / path).parent.exists() and "/" in said else None
+        return name if (root / path).parent.exists() and "/" in name else None
     return path.relative_to(root).as_posix() if path.is_relative_to(root) and path != root else None
 
 
 def fault_by(error: Exception, stream: str, output: str, root: Path, now: int) -> Fault:
-    """A fault that was met now, and is not counted as an attempt."""
+    """A fault that occurred now; it does not count as an attempt."""
     failure = named(error, root)
     file = _file_of(failure, root) or ""
     return Fault(stream, output, failure.code, str(failure), failure.hint, file, now, 0, now)
 
 
-# -- of one round
+# -- the faults of one round
 
 
 class Guard(Protocol):
-    """Runs pieces of work, each of which is one stream's or one output's."""
+    """Runs pieces of work, each for one stream or one output."""
 
     def attempt(
         self, stream: str, output: str, work: Callable[[], Done], proves: Callable[[Done], bool] = ...
     ) -> Done | None:
-        """What the work gives; None when it failed or is not tried now. `proves` says whether this result
+        """The result of the work; None when it failed or is not tried now. `proves` says whether this result
         shows that a fault is over."""
         ...
 
 
 class Unguarded:
-    """For a command that does one thing: an error in it is the error of the command."""
+    """For a command that does one thing: errors pass through."""
 
     def attempt(
         self,
@@ -163,8 +163,8 @@ class Unguarded:
 
 @dataclass(slots=True)
 class FaultMemory:
-    """What one process knows of faults besides the state: by its own timer, which nobody sets back, when each
-    is tried again; and those that the state could not keep."""
+    """What one process knows of faults besides the state: when each is tried again, by a timer that cannot be
+    set back; and those that could not be written to the state."""
 
     timer: Callable[[], int]
     due: dict[_Key, int] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class RoundFaults:
     def __init__(
         self, state: State, root: Path, now: int, memory: FaultMemory, *, patient: bool = False
     ) -> None:
-        """A `patient` round leaves work alone whose next try is not due."""
+        """A `patient` round skips work whose next try is not due."""
         self._state = state
         self._root = root
         self._now = now
@@ -199,14 +199,14 @@ class RoundFaults:
         work: Callable[[], Done],
         proves: Callable[[Done], bool] = lambda _done: True,
     ) -> Done | None:
-        """Whatever goes wrong is recorded as a fault of this output, and does not pass on. What failed in
-        this round is not tried again in it."""
+        """Run the work; any error is recorded as a fault of this output and does not propagate. What failed
+        in this round is not tried again in it."""
         key = (stream, output)
         if key in self._found or self._is_waiting(key):
             return None
         try:
             done = work()
-        except LeaseLostError:  # nothing that this process does counts any more
+        except LeaseLostError:  # a process that lost its lease commits nothing
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, all other work goes on
             self.record(stream, output, error)
@@ -216,7 +216,7 @@ class RoundFaults:
         return done
 
     def record(self, stream: str, output: str, error: Exception) -> None:
-        """What went wrong where somebody else caught it."""
+        """Record an error that the caller caught."""
         self._failed((stream, output), named(error, self._root), error)
 
     def is_faulty(self, stream: str) -> bool:
@@ -232,10 +232,10 @@ class RoundFaults:
                 continue
             self._memory.unrecorded.pop((stream, output), None)
             self._memory.due.pop((stream, output), None)
-            for checkpoint in (_mark(output), *([CHECKPOINT] if output == RAW else [])):
+            for checkpoint in (_checkpoint_name(output), *([CHECKPOINT] if output == RAW else [])):
                 self._state.set_checkpoint(stream, checkpoint, None)
-            where = {"stream": stream, "output": output, "attempts": fault.attempts}
-            log.info("works again: %s", fault.message, extra=where)
+            context = {"stream": stream, "output": output, "attempts": fault.attempts}
+            log.info("works again: %s", fault.message, extra=context)
 
     def _is_waiting(self, key: _Key) -> bool:
         if not self._patient:
@@ -244,7 +244,7 @@ class RoundFaults:
         if fault is None:
             return False
         now = self._memory.timer()
-        if key not in self._memory.due:  # of a process before this one
+        if key not in self._memory.due:  # a fault that an earlier process recorded
             left = min(max(fault.next_try - self._now, 0), delay_after(fault.attempts))
             self._memory.due[key] = now + left
         return now < self._memory.due[key]
@@ -252,9 +252,9 @@ class RoundFaults:
     def _known(self, stream: str) -> Mapping[str, Fault]:
         """By output, as they were before this round."""
         if stream not in self._before:
-            kept = {output: one for (name, output), one in self._memory.unrecorded.items() if name == stream}
+            known = {output: one for (name, output), one in self._memory.unrecorded.items() if name == stream}
             recorded = {fault.output: fault for fault in faults_of(self._state, stream)}
-            self._before[stream] = kept | recorded
+            self._before[stream] = known | recorded
         return self._before[stream]
 
     def _failed(self, key: _Key, failure: TidemillError, error: Exception) -> None:
@@ -273,9 +273,9 @@ class RoundFaults:
         self._memory.due[key] = self._memory.timer() + delay_after(attempts)
         self.errors.append(failure)
         self._log(fault, known, error)
-        said = {name: value for name, value in asdict(fault).items() if name not in ("stream", "output")}
+        fields = {name: value for name, value in asdict(fault).items() if name not in ("stream", "output")}
         try:
-            self._state.set_checkpoint(stream, _mark(output), json.dumps(said))
+            self._state.set_checkpoint(stream, _checkpoint_name(output), json.dumps(fields))
         except LeaseLostError:
             raise
         except TidemillError as lost:  # a full disk, perhaps
@@ -283,17 +283,17 @@ class RoundFaults:
             log.debug("a fault could not be recorded: %s", lost, extra={"stream": stream})
 
     def _log(self, fault: Fault, known: Fault | None, error: Exception) -> None:
-        where = {"stream": fault.stream, "output": fault.output, "code": fault.code, "file": fault.file}
-        whose = f"{fault.output} of {fault.stream}" if fault.stream else fault.output
+        context = {"stream": fault.stream, "output": fault.output, "code": fault.code, "file": fault.file}
+        work = f"{fault.output} of {fault.stream}" if fault.stream else fault.output
         if known is not None and (known.code, known.message) == (fault.code, fault.message):
-            log.debug("%s still fails: %s", whose, fault.message, extra=where)
+            log.debug("%s still fails: %s", work, fault.message, extra=context)
             return
         failure = isinstance(error, TidemillError | OSError) or fault.code == DamageError.code
         log.error(
             "%s fails: %s; %s",
-            whose,
+            work,
             fault.message,
             fault.hint,
-            extra=where,
-            exc_info=None if failure else error,  # of a defect: where it is
+            extra=context,
+            exc_info=None if failure else error,  # a bug: log where it is
         )

@@ -1,4 +1,4 @@
-"""Very many windows and slices at a glance: a few columns of each, read without making whole entries."""
+"""A few columns of very many windows and slices, read without making whole entries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def windows(db: Connection, stream: str, width: int, within: Interval | None) ->
 def groups(
     db: Connection, stream: str, width: int, within: Interval, stretch: int, cutoff: str, now: int
 ) -> list[WindowGroup]:
-    """`cutoff` is the reason of windows that wait for theirs."""
+    """Count windows by stretch of time and by what decides their state. `cutoff` is the reason of windows
+    that wait for their cutoff."""
     rows = db.execute(
         "SELECT stretch, phase, is_sealed, is_due, count(*), min(start), max(start) FROM ("
         " SELECT start, phase, start - ((start % ?) + ?) % ? AS stretch,"

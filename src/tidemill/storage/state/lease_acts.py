@@ -1,7 +1,7 @@
-"""Leases: taken, renewed, given back and checked, by the clock of the database.
+"""The SQL of leases: take, renew, give back and check them, by the clock of the database.
 
-Statements inside a transaction somebody else opened, which is what keeps two holders from one lease. What
-becomes of a lease is said in `lease_rules`.
+Every function runs inside a transaction that the caller has opened, so that no lease has two holders.
+`lease_rules` has the transitions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def take(
     gone: Collection[str],
     ended: Collection[str],
 ) -> Granted:
-    """One at a time among all who take: the caller must have opened a transaction of a writer."""
+    """Take leases. The caller must have opened a transaction that writes: there is one at a time."""
     rows = db.execute(_KNOWN, (json.dumps(sorted(names)),)).fetchall()
     (now,) = db.execute(f"SELECT {CLOCK}").fetchone()  # after waiting for the rows
     known = {

@@ -1,4 +1,4 @@
-"""Who may work on a stream: what becomes of leases when somebody asks for them.
+"""The rules of leases on streams: who gets a lease that is requested.
 
 Pure functions; nothing here knows how leases are stored, or reads a clock.
 """
@@ -17,7 +17,7 @@ class Lease:
     number: int  # greater for each holder than for all before it
     holder: str | None  # None: the last one gave it back
     until: int  # when it ends unless it is renewed, by the clock of the database
-    length: int  # for how long it is renewed
+    length: int  # by how much a renewal extends it
     contested: bool = False  # whether a holder before it may still have a commit under way
 
 
@@ -27,12 +27,12 @@ class Granted:
 
     leases: Sequence[Lease] = ()
     left: Mapping[str, str] = field(default_factory=dict)  # by name, the holder that did not give it back
-    blocked_by: frozenset[str] = frozenset()  # the holders that keep it from us
+    blocked_by: frozenset[str] = frozenset()  # the holders that block the request
 
 
 def is_live(lease: Lease, now: int) -> bool:
-    """Whether its holder is to be waited for. One that ends later than it could have been renewed for was
-    taken before the clock was set back."""
+    """Whether the lease is in force. A lease that ends later than a renewal could reach was taken before the
+    clock was set back, and is not."""
     return lease.holder is not None and now < lease.until <= now + lease.length
 
 
@@ -45,8 +45,8 @@ def grant(
     gone: Collection[str] = (),
     ended: Collection[str] = (),
 ) -> Granted:
-    """What becomes of a request for all these names at once. The holders in `gone` are known to be dead;
-    those in `ended` have nothing under way either."""
+    """The answer to a request for all these names at once. The holders in `gone` are known to be dead; those
+    in `ended` have no commit under way either."""
     before = {name: known[name] for name in names if name in known}
     live = (one.holder for one in before.values() if is_live(one, now))
     blocked = frozenset(one for one in live if one is not None and one not in gone)
@@ -60,19 +60,20 @@ def grant(
 
 
 def is_contested(before: Lease | None, ended: Collection[str]) -> bool:
-    """Whether something may be under way from the last holder, which did not give it back; or from one before
-    it, which the last holder did not live to shut out."""
+    """Whether a commit may still be under way: of the last holder, if it did not give the lease back, or of
+    an earlier one that the last holder did not shut out."""
     if before is None:
         return False
     return before.contested or (before.holder is not None and before.holder not in ended)
 
 
 def next_number(before: Lease | None, now: int) -> int:
-    """Numbers follow the clock, so that those of a state that was made anew follow those of the lost one."""
+    """The number of the next lease. Numbers follow the clock, so that those of a recovered state are higher
+    than those of the lost one."""
     return now if before is None else max(now, before.number + 1)
 
 
 def lost(kept: Mapping[str, int], held: Mapping[str, int]) -> list[str]:
-    """Of the leases that a holder took, by name and number, those that it has no more; `kept` are the ones
-    that are recorded as its own."""
+    """Of the leases that a holder took, by name and number, those that it has lost; `kept` are the ones
+    recorded as its own."""
     return sorted(name for name, number in held.items() if kept.get(name) != number)

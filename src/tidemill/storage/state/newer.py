@@ -1,4 +1,5 @@
-"""The ledger of a stream followed: what came behind the known entries, at the cost of what is new."""
+"""Follows the ledger of a stream: reads the entries after the known ones, at a cost that depends only on what
+is new."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from typing import Final
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.storage.state.protocol import State
 
-_FIRST: Final = 256  # entries that are asked for at once
+_FIRST: Final = 256  # entries read at once
 
 
 def newer(state: State, stream: str, decided: int) -> tuple[list[SliceEntry], int]:
-    """Entries behind place `decided`, in ledger order, and the place up to which all have their outcome now.
-    Those behind it come again the next time."""
+    """Entries after the offset `decided`, in ledger order, and the offset up to which all entries are decided
+    now. Entries after that are returned again the next time."""
     limit: int | None = _FIRST if decided else None
     while True:
         found = state.slices(stream, newest=True, limit=limit)

@@ -1,6 +1,7 @@
-"""Opens the state of a warehouse, where the project keeps it, and puts a fresh one in its place.
+"""Opens the state of a warehouse, in a file or on a server, and replaces it by a fresh one.
 
-The fresh state is filled beside the old one and replaces it in one step: a crash leaves one of them, whole.
+The fresh state is filled beside the old one and replaces it in one step: after a crash one of them is there,
+complete.
 """
 
 from __future__ import annotations
@@ -32,32 +33,32 @@ IN_THE_WAREHOUSE: Final = StateStore()
 
 def open_store(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:
     """The state of a warehouse; created if there is none."""
-    if (place := _on_server(warehouse, store)) is not None:
-        _check_owner(warehouse, place.title)
-        return place.open()
+    if (server := _on_server(warehouse, store)) is not None:
+        _check_owner(warehouse, server.title)
+        return server.open()
     _check_owner(warehouse, None)
     return open_state(layout.state(warehouse))
 
 
 def exists(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> bool:
     """Whether the warehouse has a state."""
-    if (place := _on_server(warehouse, store)) is not None:
-        return place.exists()
+    if (server := _on_server(warehouse, store)) is not None:
+        return server.exists()
     return layout.state(warehouse).exists()
 
 
 def name_of(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> str:
     """What the state is called in reports: its file, or its address without a password."""
-    place = _on_server(warehouse, store)
-    return place.name if place is not None else str(layout.state(warehouse))
+    server = _on_server(warehouse, store)
+    return server.name if server is not None else str(layout.state(warehouse))
 
 
 def open_fresh(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:
     """An empty state beside the one in use, which is left alone; what an earlier try left is deleted.
     Only one process at a time may do this."""
-    if (place := _on_server(warehouse, store)) is not None:
-        place.fresh.drop()
-        return place.fresh.open()
+    if (server := _on_server(warehouse, store)) is not None:
+        server.fresh.drop()
+        return server.fresh.open()
     fresh = layout.fresh_state(warehouse)
     with storage_errors(fresh):
         _remove(fresh)
@@ -66,16 +67,17 @@ def open_fresh(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:
 
 def replace_with_fresh(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> None:
     """The fresh state, filled and closed, becomes the one in use; the old one is deleted."""
-    if (place := _on_server(warehouse, store)) is not None:
-        place.become(place.fresh)
-        _take_over(warehouse, place.title)
+    if (server := _on_server(warehouse, store)) is not None:
+        server.become(server.fresh)
+        _take_over(warehouse, server.title)
         return
     target, fresh = layout.state(warehouse), layout.fresh_state(warehouse)
     with storage_errors(target):
         if not fresh.exists():
             raise StorageError("there is no fresh state", where=str(fresh), hint="run `tidemill recover`")
-        _remove_logs(target)  # which the new file must not meet
-        fresh.replace(target)  # at no moment is there none: whoever opens it would make an empty one
+        _remove_logs(target)  # the new file must not be used with the old write-ahead log
+        # the file must never be missing: a process that opens it then would create an empty one
+        fresh.replace(target)
         sync_folder(warehouse)
     _take_over(warehouse, None)
 
@@ -90,16 +92,16 @@ def _remove_logs(path: Path) -> None:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
-# -- of a warehouse in a bucket
+# -- the state of a warehouse in a bucket
 
 
-def _check_owner(warehouse: Path, place: str | None) -> None:
+def _check_owner(warehouse: Path, title: str | None) -> None:
     """A bucket has one state. A second machine with a state in a file of its own would know nothing of what
     the first one lands, and would number the same slices differently."""
     owner = layout.state_owner(warehouse)
     if not isinstance(owner, BucketPath):
         return
-    name = _name_of_state(warehouse, place)
+    name = _name_of_state(warehouse, title)
     with file_errors("look for the state", owner):
         if owner.bucket.put_new(owner.key, name.encode()):
             return
@@ -112,17 +114,17 @@ def _check_owner(warehouse: Path, place: str | None) -> None:
     )
 
 
-def _take_over(warehouse: Path, place: str | None) -> None:
+def _take_over(warehouse: Path, title: str | None) -> None:
     owner = layout.state_owner(warehouse)
     if isinstance(owner, BucketPath):
         with file_errors("record where the state is", owner):
-            owner.write_bytes(_name_of_state(warehouse, place).encode())
+            owner.write_bytes(_name_of_state(warehouse, title).encode())
 
 
-def _name_of_state(warehouse: Path, place: str | None) -> str:
-    """What a state is called in its bucket; a file on this machine is given a name once."""
-    if place is not None:
-        return place
+def _name_of_state(warehouse: Path, title: str | None) -> str:
+    """The name of a state in its bucket; a file on this machine gets a name once."""
+    if title is not None:
+        return title
     path = layout.state_name(warehouse)
     with file_errors("name the state", path):
         if not path.exists():
@@ -134,7 +136,7 @@ def _name_of_state(warehouse: Path, place: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ServerState:
     """A schema of a server."""
 
     driver: ModuleType
@@ -151,8 +153,8 @@ class _Place:
         return f"a PostgreSQL server, in the schema {self.schema}"
 
     @property
-    def fresh(self) -> _Place:
-        return _Place(self.driver, self.url, self.schema + self.driver.FRESH)
+    def fresh(self) -> _ServerState:
+        return _ServerState(self.driver, self.url, self.schema + self.driver.FRESH)
 
     def open(self) -> State:
         opened: State = self.driver.open_state(self.url, self.schema)
@@ -164,12 +166,12 @@ class _Place:
     def drop(self) -> None:
         self.driver.drop(self.url, self.schema)
 
-    def become(self, other: _Place) -> None:
+    def become(self, other: _ServerState) -> None:
         self.driver.replace(self.url, self.schema, other.schema)
 
 
-def _on_server(warehouse: Path, store: StateStore) -> _Place | None:
-    """Where the state is, if not in the warehouse."""
+def _on_server(warehouse: Path, store: StateStore) -> _ServerState | None:
+    """Where the state is on a server; None if it is in a file."""
     if store.url is None:
         return None
     try:
@@ -181,7 +183,7 @@ def _on_server(warehouse: Path, store: StateStore) -> _Place | None:
             hint="install it: pip install 'tidemill[postgres]'",
         ) from None
     schema = store.schema_name or f"tidemill_{_identity(warehouse)}"
-    return _Place(postgres, store.url.get_secret_value(), schema)
+    return _ServerState(postgres, store.url.get_secret_value(), schema)
 
 
 def _identity(warehouse: Path) -> str:

@@ -1,6 +1,7 @@
-"""The outbox: events in the order they were entered, each once, and how far each sink has read.
+"""The SQL of the outbox: events in the order they were entered, each once, and how far each sink has read.
 
-Statements inside a transaction somebody else opened: an event enters with the fact it tells of, or never.
+Every function runs inside a transaction that the caller has opened: an event is entered together with the
+change it reports, or not at all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from tidemill.storage.state.window_rows import EVENT, event_from, event_row
 
 
 def enter(db: Connection, events: Iterable[OutboxEvent]) -> None:
-    """One writer at a time, and no row ever goes: the next `seq` is higher than any before."""
+    """Enter events. There is one writer at a time and no row is ever deleted, so the next `seq` is higher
+    than all before."""
     db.executemany(
         "INSERT INTO outbox (id, type, stream, time, data) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT (id) DO NOTHING",

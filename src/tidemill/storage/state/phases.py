@@ -1,6 +1,6 @@
-"""What becomes of a window by each act on it: from the window as it is kept to the window as it shall be.
+"""The transitions of a window: each function takes a stored window and returns the window after one act.
 
-Pure functions, so that the acts read like their contract; nothing here knows how windows are stored.
+Pure functions; nothing here knows how windows are stored.
 """
 
 from __future__ import annotations
@@ -11,77 +11,77 @@ from tidemill.model.windows import Build, Dataset, Evaluation, Member, Phase, Wi
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A window with what only the store needs to know of it."""
+class StoredWindow:
+    """A window as it is stored, with what only the state needs."""
 
     window: Window
-    due: bool  # something changed since it was judged
+    due: bool  # something changed since it was evaluated
     building: str | None = None  # hash of the set that the lease on it is for
 
 
-def evaluated(kept: Kept, verdict: Evaluation) -> Kept:
-    before = kept.window
-    if verdict.withdraw:
+def evaluated(stored: StoredWindow, evaluation: Evaluation) -> StoredWindow:
+    before = stored.window
+    if evaluation.withdraw:
         before = replace(before, observed=None, file=None, rows=None, bytes=None, built_at=None, columns=None)
-    if verdict.reshape:  # it is to be built again, from whatever slices
+    if evaluation.reshape:  # build it again, even from the same slices
         before = replace(before, observed=None)
-    if verdict.unseal:
+    if evaluation.unseal:
         before = replace(before, sealed=None)
     after = replace(
         before,
-        reason=verdict.reason,
-        detail=verdict.detail,
-        check_at=verdict.check_at,
-        ready=verdict.ready,
-        desired=verdict.desired,
-        seal=verdict.seal,
-        blocked_by=verdict.blocked_by,
-        rules=verdict.rules,
+        reason=evaluation.reason,
+        detail=evaluation.detail,
+        check_at=evaluation.check_at,
+        ready=evaluation.ready,
+        desired=evaluation.desired,
+        seal=evaluation.seal,
+        blocked_by=evaluation.blocked_by,
+        rules=evaluation.rules,
     )
-    trigger = verdict.trigger or "slices"
+    trigger = evaluation.trigger or "slices"
     if before.phase is Phase.BUILDING:
-        if verdict.ready and verdict.desired != kept.building:
+        if evaluation.ready and evaluation.desired != stored.building:
             after = replace(after, trigger=trigger)
-        return Kept(after, due=False, building=kept.building)
+        return StoredWindow(after, due=False, building=stored.building)
     if after.desired == after.observed:
-        after = replace(after, sealed=after.sealed if verdict.seal is None else verdict.seal)
-        return Kept(_fresh(after, Phase.BUILT), due=False)
-    if not verdict.ready:
-        return Kept(_fresh(after, Phase.WAITING), due=False)
-    if before.phase in (Phase.QUEUED, Phase.FAILED) and before.desired == verdict.desired:
-        return Kept(after, due=False)
-    return Kept(replace(_fresh(after, Phase.QUEUED), trigger=trigger), due=False)
+        after = replace(after, sealed=after.sealed if evaluation.seal is None else evaluation.seal)
+        return StoredWindow(_fresh(after, Phase.BUILT), due=False)
+    if not evaluation.ready:
+        return StoredWindow(_fresh(after, Phase.WAITING), due=False)
+    if before.phase in (Phase.QUEUED, Phase.FAILED) and before.desired == evaluation.desired:
+        return StoredWindow(after, due=False)
+    return StoredWindow(replace(_fresh(after, Phase.QUEUED), trigger=trigger), due=False)
 
 
-def bereft(kept: Kept, *, desired: bool, built: bool) -> Kept:
-    """After slices left it; `desired`: one of those was to be used; `built`: it was built with the retracted
-    one itself, so what the window was sealed for is gone."""
-    window = replace(kept.window, sealed=None if built else kept.window.sealed, seal=None)
+def bereft(stored: StoredWindow, *, desired: bool, built: bool) -> StoredWindow:
+    """After slices left it. `desired`: one of them was in the desired set. `built`: the window was built with
+    the retracted slice, so it is no longer sealed."""
+    window = replace(stored.window, sealed=None if built else stored.window.sealed, seal=None)
     if not desired:
-        return replace(kept, window=window, due=True)
+        return replace(stored, window=window, due=True)
     window = replace(window, reason=None, detail=None, check_at=None, ready=False, desired=None)
-    return Kept(_fresh(window, Phase.WAITING), due=True)
+    return StoredWindow(_fresh(window, Phase.WAITING), due=True)
 
 
-def forced(kept: Kept, trigger: str, newest: int | None) -> Kept:
-    window = replace(kept.window, observed=None, trigger=trigger)
+def forced(stored: StoredWindow, trigger: str, newest: int | None) -> StoredWindow:
+    window = replace(stored.window, observed=None, trigger=trigger)
     if newest is not None:
         window = replace(window, sealed=newest, seal=None)
     queued = window.phase is Phase.QUEUED
-    return Kept(_fresh(window, Phase.QUEUED if queued else Phase.WAITING), due=True)
+    return StoredWindow(_fresh(window, Phase.QUEUED if queued else Phase.WAITING), due=True)
 
 
-def taken(kept: Kept, owner: str, lease_until: int) -> Kept:
-    window = kept.window
+def taken(stored: StoredWindow, owner: str, lease_until: int) -> StoredWindow:
+    window = stored.window
     lease = replace(
         window, phase=Phase.BUILDING, owner=owner, lease_until=lease_until, attempts=window.attempts + 1
     )
-    return replace(kept, window=lease, building=window.desired)
+    return replace(stored, window=lease, building=window.desired)
 
 
-def build_of(kept: Kept, used: list[Member]) -> Build:
-    """What the one who took it is to do."""
-    window = kept.window
+def build_of(stored: StoredWindow, used: list[Member]) -> Build:
+    """The build for the builder that took the window."""
+    window = stored.window
     assert window.owner is not None, window.key
     assert window.lease_until is not None, window.key
     assert window.desired is not None, window.key
@@ -99,61 +99,61 @@ def build_of(kept: Kept, used: list[Member]) -> Build:
     )
 
 
-def holds(kept: Kept, build: Build) -> bool:
-    """Whether the lease that the build was made under still stands."""
-    window = kept.window
-    return window.phase is Phase.BUILDING and (window.owner, kept.building) == (build.owner, build.desired)
+def holds(stored: StoredWindow, build: Build) -> bool:
+    """Whether the lease under which the build was made is still held."""
+    window = stored.window
+    return window.phase is Phase.BUILDING and (window.owner, stored.building) == (build.owner, build.desired)
 
 
-def completed(kept: Kept, build: Build, dataset: Dataset, now: int) -> Kept | None:
-    """None when the build came too late."""
+def completed(stored: StoredWindow, build: Build, dataset: Dataset, now: int) -> StoredWindow | None:
+    """After a build was completed; None if the build came too late."""
     assert dataset.key == build.key, f"{dataset.key} is not {build.key}"
     assert dataset.hash == build.desired, f"{build.key}: built {dataset.hash}, not {build.desired}"
-    if not holds(kept, build) or kept.window.revision >= dataset.revision:
+    if not holds(stored, build) or stored.window.revision >= dataset.revision:
         return None
     window = replace(
-        kept.window,
+        stored.window,
         observed=dataset.hash,
         revision=dataset.revision,
         file=dataset.file,
         rows=dataset.rows,
         bytes=dataset.bytes,
         built_at=now,
-        sealed=kept.window.sealed if build.seal is None else build.seal,
+        sealed=stored.window.sealed if build.seal is None else build.seal,
         columns=dataset.columns,
         checksum=dataset.checksum,
     )
-    return replace(kept, window=_fresh(window, _phase(window)), building=None)
+    return replace(stored, window=_fresh(window, _phase(window)), building=None)
 
 
-def failed(kept: Kept, error: str, not_before: int, tries: int) -> Kept:
-    window = kept.window
-    if _moved_on(kept):
-        return replace(kept, window=_fresh(window, _phase(window)), building=None)
+def failed(stored: StoredWindow, error: str, not_before: int, tries: int) -> StoredWindow:
+    window = stored.window
+    if _moved_on(stored):
+        return replace(stored, window=_fresh(window, _phase(window)), building=None)
     phase = Phase.FAILED if window.attempts >= tries else Phase.QUEUED
     given_back = replace(
         window, phase=phase, error=error, not_before=not_before, owner=None, lease_until=None
     )
-    return replace(kept, window=given_back, building=None)
+    return replace(stored, window=given_back, building=None)
 
 
-def released(kept: Kept, *, counted: bool = False) -> Kept:
-    """Not under lease any more; `counted`: the try was made, but nobody knows what came of it."""
-    window = kept.window
-    if _moved_on(kept):
-        return replace(kept, window=_fresh(window, _phase(window)), building=None)
+def released(stored: StoredWindow, *, counted: bool = False) -> StoredWindow:
+    """After its lease ended without a result. `counted`: the try counts as an attempt."""
+    window = stored.window
+    if _moved_on(stored):
+        return replace(stored, window=_fresh(window, _phase(window)), building=None)
     attempts = window.attempts if counted else window.attempts - 1
     given_back = replace(window, phase=Phase.QUEUED, attempts=attempts, owner=None, lease_until=None)
-    return replace(kept, window=given_back, building=None)
+    return replace(stored, window=given_back, building=None)
 
 
-def retried(kept: Kept) -> Kept:
-    return replace(kept, window=_fresh(kept.window, Phase.QUEUED))
+def retried(stored: StoredWindow) -> StoredWindow:
+    return replace(stored, window=_fresh(stored.window, Phase.QUEUED))
 
 
-def observed(kept: Kept, dataset: Dataset) -> Kept:
+def observed(stored: StoredWindow, dataset: Dataset) -> StoredWindow:
     window = replace(
-        kept.window,
+        stored.window,
         observed=dataset.hash,
         revision=dataset.revision,
         sealed=dataset.sealed,
@@ -165,22 +165,22 @@ def observed(kept: Kept, dataset: Dataset) -> Kept:
         checksum=dataset.checksum,
     )
     if window.phase is Phase.BUILDING:
-        return replace(kept, window=window, due=True)
-    return replace(kept, window=_fresh(window, _phase(window)), due=True)
+        return replace(stored, window=window, due=True)
+    return replace(stored, window=_fresh(window, _phase(window)), due=True)
 
 
-def _moved_on(kept: Kept) -> bool:
-    window = kept.window
-    return window.desired != kept.building or window.desired == window.observed or not window.ready
+def _moved_on(stored: StoredWindow) -> bool:
+    window = stored.window
+    return window.desired != stored.building or window.desired == window.observed or not window.ready
 
 
 def _phase(window: Window) -> Phase:
-    """Where it stands by its last judgement."""
+    """Its phase by its last evaluation."""
     if window.observed is not None and window.desired == window.observed:
         return Phase.BUILT
     return Phase.QUEUED if window.ready else Phase.WAITING
 
 
 def _fresh(window: Window, phase: Phase) -> Window:
-    """In that phase, without a lease, with all its tries."""
+    """The window in that phase, without a lease and with all its tries left."""
     return replace(window, phase=phase, attempts=0, not_before=0, owner=None, lease_until=None, error=None)

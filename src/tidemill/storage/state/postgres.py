@@ -1,8 +1,8 @@
 """The database of a state in a schema of a PostgreSQL server, for processes on several machines.
 
-Acts that write follow one another, as they do on SQLite, so that each finds what all before it have left; a
-builder that takes windows does not wait for them. No message ever holds a password. What was lost with a
-server is made again from the warehouse by `recover`.
+Transactions that write run one after another, as on SQLite, so that each sees what all earlier ones
+committed; a builder that takes windows does not wait for them. No message ever contains a password. `recover`
+makes a lost state again from the warehouse.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from tidemill.storage.state.sql_state import SqlState
 Link = psycopg.Connection[tuple[Any, ...]]
 
 VERSION: Final = len(VERSIONS)
-BUSY_SECONDS: Final = 30  # that a lock is waited for
-STOPPED_SECONDS: Final = 60  # after which the server ends a transaction whose process does nothing
+BUSY_SECONDS: Final = 30  # how long to wait for a lock
+STOPPED_SECONDS: Final = 60  # after which the server ends an idle transaction
 CONNECT_SECONDS: Final = 10
-FRESH: Final = "_new"  # behind the name of the schema that `recover` fills
-LONGEST_NAME: Final = 63  # of a schema, in bytes, with what is put behind it
+FRESH: Final = "_new"  # suffix of the schema that `recover` fills
+LONGEST_NAME: Final = 63  # length of the name of a schema, in bytes, with a suffix
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE: Final = "BEGIN; LOCK TABLE counters IN SHARE ROW EXCLUSIVE MODE"  # readers and builders do not wait
 _CLAIM: Final = "BEGIN"
-_MARK: Final = "tidemill state"  # a schema without it is somebody else's
+_APPLICATION: Final = "tidemill state"  # a schema without it is not ours
 
 
 def open_state(url: str, schema: str) -> State:
-    """The state kept in a schema of a server, made when it is not there."""
+    """The state in a schema of a server, created if it does not exist."""
     return SqlState(PostgresDatabase(url, schema))
 
 
 class PostgresDatabase:
-    """`Database` on a server. Connections are pooled: as many as there are calls at the same moment."""
+    """`Database` on a server. Connections are pooled: there are as many as simultaneous calls."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._server = Server(url)
@@ -67,7 +67,7 @@ class PostgresDatabase:
         return self._transaction(_READ)
 
     def write(self, *, lasting: bool = True) -> AbstractContextManager[Connection]:
-        return self._transaction(_WRITE)  # a server may restart while its clients go on
+        return self._transaction(_WRITE)  # a server may restart while its clients keep running
 
     def claim(self, *, lasting: bool = True) -> AbstractContextManager[Connection]:
         return self._transaction(_CLAIM)
@@ -75,7 +75,7 @@ class PostgresDatabase:
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
         """A lock of the session: it ends with the connection, also when the process dies. A state that
-        `recover` fills has the locks of the one that it replaces."""
+        `recover` fills uses the locks of the state that it replaces."""
         key = f"{self._schema.removesuffix(FRESH)} {name}"
         with self._server.errors():
             link = self._begun("SELECT 1")
@@ -134,7 +134,7 @@ class PostgresDatabase:
         with self._guard:
             if self._closed:
                 raise StorageError("state is closed", where=self.where, hint="open the warehouse again")
-            if self._process != os.getpid():  # a copy of the process must leave them to the one that has them
+            if self._process != os.getpid():  # a forked process must not use the connections of its parent
                 self._idle, self._process = [], os.getpid()
             return self._idle.pop() if self._idle else None
 
@@ -152,7 +152,7 @@ class PostgresDatabase:
 
 
 class _Statements:
-    """A connection as the acts know it."""
+    """A connection that translates statements to PostgreSQL."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -170,7 +170,7 @@ def _text(statement: str) -> bytes:
 
 
 def _storable(parameters: Sequence[Parameter]) -> Sequence[Parameter]:
-    """PostgreSQL has no zero character in a text: a name or an error that has one is kept without it."""
+    """The parameters without zero characters, which PostgreSQL cannot store in a text."""
     if any(type(value) is str and "\0" in value for value in parameters):
         return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in parameters]
     return parameters
@@ -185,10 +185,10 @@ class Server:
             self._options = conninfo_to_dict(url)
         except psycopg.Error:
             raise ConfigError(
-                "the url of the state is not one of PostgreSQL",
+                "the url of the state is not a PostgreSQL address",
                 where="state.url",
-                hint="write postgresql://user@host:5432/database; a character of a password that an address "
-                "cannot have is written as % and its code",
+                hint="write postgresql://user@host:5432/database; percent-encode special characters "
+                "of a password",
             ) from None
 
     @property
@@ -202,7 +202,7 @@ class Server:
 
     def connect(self) -> Link:
         """In autocommit mode: transactions are opened by name. A commit that returned is on disk."""
-        given = {
+        options = {
             name: value
             for name, value in {
                 "connect_timeout": CONNECT_SECONDS,
@@ -213,7 +213,7 @@ class Server:
             }.items()
             if name not in self._options
         }
-        link: Link = psycopg.connect(self._url, autocommit=True, **given)  # type: ignore[arg-type]
+        link: Link = psycopg.connect(self._url, autocommit=True, **options)  # type: ignore[arg-type]
         link.execute(
             "SELECT set_config('lock_timeout', %s, false),"
             " set_config('idle_in_transaction_session_timeout', %s, false),"
@@ -226,36 +226,36 @@ class Server:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Whatever the server or the driver says, as an error that says what can be done about it."""
+        """Turns errors of the server and of the driver into errors with a hint."""
         try:
             yield
         except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
             raise BusyError(
-                f"state is locked by another process ({self._said(error)})",
+                f"state is locked by another process ({self._message(error)})",
                 where=self.name,
                 hint=f"something has held it for more than {BUSY_SECONDS} s: find it, or try again",
             ) from None
         except errors.DiskFull as error:
             raise StorageError(
-                f"no space left to write the state: {self._said(error)}",
+                f"no space left to write the state: {self._message(error)}",
                 where=self.name,
                 hint="free disk space on the server, then try again",
             ) from None
         except (errors.InvalidSchemaName, errors.UndefinedTable) as error:
             raise StorageError(
-                f"the state is not there: {self._said(error)}",
+                f"there is no state: {self._message(error)}",
                 where=self.name,
                 hint="run `tidemill recover`: it rebuilds the state from the warehouse",
             ) from None
         except psycopg.Error as error:
             raise StorageError(
-                f"state cannot be used: {self._said(error)}",
+                f"state cannot be used: {self._message(error)}",
                 where=self.name,
                 hint="check that the server runs, that state.url names it, and that user and password are "
                 "right (PGUSER, PGPASSWORD or ~/.pgpass where the url has none)",
             ) from None
 
-    def _said(self, error: psycopg.Error) -> str:
+    def _message(self, error: psycopg.Error) -> str:
         text = " ".join(str(error).split())
         written = urlsplit(self._url).password or ""
         secrets = {written, unquote(written), str(self._options.get("password") or "")}
@@ -275,7 +275,7 @@ def exists(url: str, schema: str) -> bool:
 
 
 def drop(url: str, schema: str) -> None:
-    """Forget the state in the schema, if there is one."""
+    """Delete the state in the schema, if there is one."""
     server = Server(url)
     with server.errors(), server.connect() as link, link.transaction():
         if _version(link, schema) is not None:
@@ -298,8 +298,8 @@ def _quoted(name: str) -> str:
 
 
 def _version(link: Link, schema: str) -> int | None:
-    """Of the state in the schema; None when there is none. Asked of the table of tables: `to_regclass` may
-    remember that there was none, also after waiting for the process that made it."""
+    """The version of the state in the schema; None if there is none. Reads the catalogue, because
+    `to_regclass` may return a cached result from before another process created it."""
     (found,) = _one(
         link, "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename = 'about'", schema
     )
@@ -307,16 +307,16 @@ def _version(link: Link, schema: str) -> int | None:
         return None
     query = sql.SQL("SELECT application, version FROM {}").format(sql.Identifier(schema, "about"))
     row = link.execute(query).fetchone()
-    return int(row[1]) if row is not None and row[0] == _MARK else None
+    return int(row[1]) if row is not None and row[0] == _APPLICATION else None
 
 
 def _make(link: Link, schema: str, where: str) -> None:
-    """The schema has the tables that this code writes; other processes may be making them too."""
+    """Create or upgrade the tables of the schema; other processes may be doing the same."""
     version = _version(link, schema)
     if version == VERSION:
         return
     with link.transaction():
-        link.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"{_MARK} {schema}",))
+        link.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"{_APPLICATION} {schema}",))
         version = _version(link, schema)
         if version is None:
             _create(link, schema, where)
@@ -345,7 +345,7 @@ def _create(link: Link, schema: str, where: str) -> None:
     if not made:
         link.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     link.execute("CREATE TABLE about (application TEXT NOT NULL, version BIGINT NOT NULL)")
-    link.execute("INSERT INTO about (application, version) VALUES (%s, 0)", (_MARK,))
+    link.execute("INSERT INTO about (application, version) VALUES (%s, 0)", (_APPLICATION,))
     link.execute(f"CREATE SEQUENCE {SEQUENCE}".encode())
 
 

@@ -1,6 +1,7 @@
-"""How far a stream has come in event time: its clocks, its progress, the marks of its streaming windows.
+"""The SQL of event-time progress: the clocks and the progress of a stream, and the checkpoints of its
+streaming windows.
 
-Statements inside a transaction somebody else opened; only a retraction ever makes time go back.
+Every function runs inside a transaction that the caller has opened. Only a retraction can set the time back.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ADVANCE: Final = (
 
 
 def advance(db: Connection, stream: str, clocks: Iterable[ClockState], progress: Progress) -> None:
-    """What a batch says; nothing but the size of the buffer ever goes back."""
+    """Apply the progress of a batch; only the size of the buffer can decrease."""
     db.executemany(
         _ADVANCE_CLOCK,
         [(stream, clock.source, clock.max_seen, clock.watermark, clock.arrival) for clock in clocks],
@@ -46,7 +47,7 @@ def advance(db: Connection, stream: str, clocks: Iterable[ClockState], progress:
 
 
 def replace(db: Connection, stream: str, clocks: Iterable[ClockState], progress: Progress) -> None:
-    """What a retraction says, whatever was known before."""
+    """Apply the progress of a retraction, whatever was known before."""
     db.execute("DELETE FROM clocks WHERE stream = ?", (stream,))
     db.execute("DELETE FROM progress WHERE stream = ?", (stream,))
     advance(db, stream, clocks, progress)

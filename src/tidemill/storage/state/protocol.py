@@ -1,9 +1,9 @@
 """What Tidemill must remember besides the tables, as small protocols of atomic acts: one for each concern.
 
-Every method is one transaction. Everything here can be rebuilt from the warehouse by `recover`,
-so nothing may be kept here that the slices and the tables do not also say; but receipts, which only make it
-quick for a while to find what an ingestion became, and damages, which a scrub finds again: both are gone with
-the state they were kept in.
+Every method is one transaction. `recover` can rebuild everything here from the warehouse, so the state may
+hold nothing that the slices and the tables do not also record. Exceptions are receipts, which for a while
+make it quick to find the outcome of an ingestion, and damages, which a scrub finds again: both are lost with
+the state.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class SliceResult:
     slice: str
     counts: Counts
     observed: Interval | None
-    watermark: int | None  # met by its records
+    watermark: int | None  # that its records were compared with
     error: str | None = None  # set when the slice as a whole could not be read
-    decision: int = 0  # as `SliceEntry.decision` is to be
-    retry_at: int | None = None  # with an error by its storage: when it is tried again
-    failed_as: str | None = None  # with an error by its content: the declaration that it was read by
-    retried: int = 0  # as `SliceEntry.retried` was when it was decided
-    repeats: Sequence[Repeat] = ()  # as `SliceEntry.repeats` is to be
+    decision: int = 0  # the new `SliceEntry.decision`
+    retry_at: int | None = None  # if its file could not be read: when it is tried again
+    failed_as: str | None = None  # if its content is wrong: the declaration that it was read by
+    retried: int = 0  # `SliceEntry.retried` when it was decided
+    repeats: Sequence[Repeat] = ()  # the new `SliceEntry.repeats`
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,16 @@ class ClockState:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Event-time progress of a stream as its last accepted slice left it: of all its sources together."""
+    """Event-time progress of a stream, over all its sources, after its last accepted slice."""
 
-    watermark: int | None = None  # never goes back, but by a retraction
+    watermark: int | None = None  # goes back only by a retraction
     emitted: int = 0  # how often it moved
     buffered_rows: int = 0  # accepted, and after the watermark: not released yet
     buffered_bytes: int = 0  # of their payloads
-    released_early: int = 0  # rows that the bound of the buffer let go before their time
+    released_early: int = 0  # rows released early because the buffer was full
 
 
-NO_PROGRESS: Final = Progress()  # of a stream that nothing was accepted of
+NO_PROGRESS: Final = Progress()  # of a stream without accepted slices
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class TileBuild:
-    """A tile as it was just committed."""
+    """A tile that was just committed."""
 
     key: TileKey
     hash: str
@@ -114,38 +114,39 @@ class TileBuild:
 
 @dataclass(frozen=True, slots=True)
 class Retraction:
-    """The act of taking a slice back, as the landing log has it; or, with no slice, of sending slices back to
-    the gate because what was accepted from them is damaged."""
+    """The retraction of a slice, as the log of retractions records it; or, without a slice, slices that are
+    sent back to the gate because what was accepted from them is damaged."""
 
-    n: int  # which act of the log it is, from 1
+    n: int  # its number in the log, from 1
     stream: str
-    slice: str  # "": none is taken back
+    slice: str  # "": no slice is retracted
     reason: str
     at: int
     again: Mapping[str, int]  # slices sent back to the gate -> how many records were accepted from them
 
 
 class Logs(Protocol):
-    """How far the logs beside the slices go. A log may be ahead of the state, never behind it."""
+    """The heads of the logs beside the slices. A log may be ahead of the state, never behind it."""
 
     def hold(self, log: str) -> AbstractContextManager[None]:
-        """One holder at a time among the machines that share the state; on one machine a file is locked."""
+        """Hold a lock on a log among the machines that share the state; on one machine a file is locked
+        instead."""
         ...
 
     def log_head(self, log: str) -> LogHead | None:
-        """As it was last recorded; None: the log itself is all that is known."""
+        """The head that was last recorded; None: none is recorded, and only the log itself can be read."""
         ...
 
     def record_log(self, log: str, head: LogHead, lines: Sequence[bytes] = ()) -> None:
-        """The log has this head now; `lines` are the last ones of it, which are kept here as well."""
+        """Record the head of a log; `lines` are its last lines, which are kept here as well."""
         ...
 
     def log_lines(self, log: str) -> list[bytes]:
-        """The lines that are kept, in order."""
+        """The lines of a log that are kept here, in order."""
         ...
 
     def forget_log(self, log: str) -> None:
-        """The log itself is all that is known: it is about to be written again."""
+        """Forget the head and lines of a log, which is about to be rewritten."""
         ...
 
 
@@ -154,9 +155,10 @@ class Ledger(Logs, Protocol):
     failed are tried again. `fates` has the transitions of an entry."""
 
     def enter(self, new: NewSlice) -> SliceEntry:
-        """Append to the ledger and return the entry. A slice with a known id is not entered again:
-        its `landings` goes up and the existing entry (landings > 1) is returned. One that failed by its
-        storage is due to be tried again at once then."""
+        """Append to the ledger and return the entry. A slice with a known id is not entered again: its
+        `landings` increases and the existing entry (landings > 1) is returned. If its file could not be read
+        before, it is tried again at once.
+        """
         ...
 
     def enter_all(self, news: Sequence[NewSlice], head: LogHead | None = None) -> list[SliceEntry]:
@@ -173,7 +175,7 @@ class Ledger(Logs, Protocol):
         ...
 
     def slice_at(self, seq: int) -> SliceEntry | None:
-        """The entry with that place in the ledger."""
+        """The entry at that offset in the ledger."""
         ...
 
     def slices(
@@ -193,8 +195,8 @@ class Ledger(Logs, Protocol):
         ...
 
     def offset_at(self, instant: int) -> int:
-        """The offset of the last slice that had arrived by an instant; 0: none. What could be read only later
-        has a later one."""
+        """The offset of the last slice that had arrived by an instant; 0: none. A slice that could only be
+        read later has a later offset."""
         ...
 
     def slice_glances(self, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
@@ -217,16 +219,15 @@ class Ledger(Logs, Protocol):
         ...
 
     def undecided(self, stream: str) -> list[Undecided]:
-        """Slices that wait for the gate, and those that failed, by place in the ledger. Costs what it
-        finds."""
+        """Pending and failed slices, by ledger offset. Costs only what it returns."""
         ...
 
     def apply_batch(self, record: BatchRecord) -> bool:
-        """Apply it once; False when this (stream, batch) was applied before. Clocks and versions never
-        go back. A slice that failed before may be decided again. A decided slice has the judgement of its
-        result and no `accepted_before`; with an error, one failure more, and when it is tried again as the
-        result says; without, no failures. StorageError when the ledger does not know one of its slices, or
-        has it as retracted."""
+        """Apply a batch once; False if this (stream, batch) was applied before. Clocks and versions never go
+        back. A slice that failed before may be decided again. A decided slice gets the decision of its result
+        and no `accepted_before`. With an error its failures increase and `retry_at` is that of the result;
+        without one its failures are 0. StorageError if a slice is not in the ledger, or is retracted.
+        """
         ...
 
     def has_batch(self, stream: str, batch: str) -> bool: ...
@@ -236,35 +237,37 @@ class Ledger(Logs, Protocol):
     def failing(
         self, stream: str, now: int, declared: str, limit: int, longest: int | None = None
     ) -> list[SliceEntry]:
-        """Failed slices that are to be tried again, by place: those whose `retry_at` is not after `now`, the
-        longest due if there are more, then those that failed by their content under another declaration than
-        `declared`. None waits longer than `longest`: what is later than that was set by a clock that was put
-        back since. Costs what it finds."""
+        """Failed slices to try again, by ledger offset: those whose `retry_at` is not after `now` (if there
+        are more than `limit`, the longest due), then those whose content was wrong under another declaration
+        than `declared`. None waits longer than `longest`: a later `retry_at` was set before the clock was set
+        back. Costs only what it returns.
+        """
         ...
 
     def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
-        """A failed slice still cannot be read, by its storage: one failure more, the error is this one, and
-        it is tried again then. Nothing happens to one that has not failed."""
+        """Record that the file of a failed slice still cannot be read: its failures increase, the error
+        becomes this one, and it is tried again at `retry_at`. No effect on a slice that has not failed."""
         ...
 
     def send_again(self, slice_ids: Sequence[str], head: LogHead | None = None) -> list[SliceEntry]:
-        """Failed slices go to the gate again, each behind all that is in the ledger, in the order given, all
-        or none (StorageError when one has not failed). They are PENDING at their new place, `retried` one
-        higher, without error, batch or time to be tried; `failures` stays until they are decided. Their
-        batches are forgotten when none of their slices is left in them. `head` is as in `enter_all`."""
+        """Send failed slices to the gate again, each at a new offset at the end of the ledger, in the order
+        given; all or none (StorageError if one has not failed). They become PENDING, `retried` increases,
+        error, batch and `retry_at` are cleared; `failures` stays until they are decided. A batch without
+        slices is forgotten. `head` is as in `enter_all`.
+        """
         ...
 
     def prioritise(self, stream: str) -> int:
-        """All failed slices of a stream are due, whatever they failed by, as if they had failed once; how
-        many there are."""
+        """Make all failed slices of a stream due at once, whatever the reason, as if they had failed once;
+        how many there are."""
         ...
 
 
 class Retractions(Protocol):
-    """Slices that were taken back."""
+    """Slices that were retracted."""
 
     def retractions(self) -> int:
-        """How many acts of retraction were applied; the landing log has as many, or more after a crash."""
+        """How many retractions were applied; their log has as many, or more after a crash."""
         ...
 
     def apply_retraction(
@@ -275,22 +278,22 @@ class Retractions(Protocol):
         quarantine_version: int,
         progress: Progress = NO_PROGRESS,
     ) -> bool:
-        """Make it as if the slice had never arrived, once: False when it was taken back before. Acts of one
-        stream are applied in their order (StorageError when a slice is not in the stream's ledger).
+        """Make the state as if the slice had never arrived, once: False if it was retracted before.
+        Retractions of one stream are applied in order. StorageError if a slice is not in the stream's ledger.
 
-        The slice becomes RETRACTED, whatever it was (its counts, bounds and error stay for the story, but
-        the counts leave the totals and it is of no batch), those of `again` become PENDING with their counts
-        and outcome reset, `attempt` one higher, `accepted_before` as given, the judgement as it was. Their
-        batches are forgotten when none of their slices is left in them. `clocks` become all clocks of the
-        stream and `progress` its progress, even where that goes back; versions never do.
+        The slice becomes RETRACTED, whatever its status was. Its counts, bounds and error stay on record, but
+        its counts leave the totals and it belongs to no batch. Slices of `again` become PENDING: their counts
+        and outcome are reset, `attempt` increases, `accepted_before` is as given, the decision stays. A batch
+        without slices is forgotten. `clocks` replace all clocks of the stream and `progress` its progress,
+        even if they go back; versions never do.
 
-        All of them leave the desired sets of tiles, which are then stale (a tile that was never built and has
-        nothing left is forgotten), and the members of windows, which are then due, and no longer
-        `sealed` where they were built with the retracted slice itself, be it that it was sent back before. A
-        window that a *desired* member left is as if it had not been judged: WAITING without a reason, not
-        ready, desired None, and a lease on it is broken, so that what is being built from it is not recorded.
-        What was built keeps its marks: a slice that comes back under the name it was built with is observed.
-        An act without a slice does the same to those of `again` alone.
+        All these slices leave the desired sets of tiles, which become stale (a tile that was never built and
+        has no slices left is forgotten). They also leave the members of windows, which become due. A window
+        is no longer `sealed` if it was built with the retracted slice, even if that was sent back before. A
+        window that loses a *desired* member is as if it had not been evaluated: WAITING without a reason, not
+        ready, desired None, and a lease on it is broken, so that a build in progress is not recorded. The
+        observed members of built windows stay: a slice that returns under the name it was built with is
+        observed. A retraction without a slice does the same to those of `again` alone.
         """
         ...
 
@@ -301,8 +304,8 @@ class Clocks(Protocol):
     def clocks(self, stream: str) -> list[ClockState]: ...
 
     def progress(self, stream: str) -> Progress:
-        """As the newest batch left it: with a batch it becomes the batch's, but its watermark and counts (not
-        what is buffered) never go back. `NO_PROGRESS` before the first."""
+        """The progress after the newest batch. A batch replaces it, but the watermark and the counts (not
+        what is buffered) never go back. `NO_PROGRESS` before the first batch."""
         ...
 
 
@@ -314,23 +317,24 @@ class Runs(Protocol):
         ...
 
     def replace_runs(self, stream: str, old: Sequence[str], new: Sequence[str]) -> bool:
-        """Swap merged runs, the new ones at the place of the oldest; False when one of `old` is gone."""
+        """Replace merged runs; the new ones take the position of the oldest. False if one of `old` is
+        missing."""
         ...
 
 
 class Versions(Protocol):
-    """How far the logs of tables are entered in the state."""
+    """Up to which version the logs of tables are recorded in the state."""
 
     def table_versions(self, stream: str) -> Mapping[str, int]:
         """Per table (`raw`, `quarantine`, `rollups`) the newest version this state has seen."""
         ...
 
     def record_seen(self, stream: str, versions: Mapping[str, int]) -> None:
-        """It has seen these versions, by table: all that they say is entered. They never go back."""
+        """Record these versions, by table: everything up to them is in the state. They never go back."""
         ...
 
     def forget_versions(self, stream: str, tables: Collection[str]) -> None:
-        """These tables of a stream are lost and begin again."""
+        """Forget the versions of these tables of a stream, which are lost and start again."""
         ...
 
 
@@ -359,28 +363,31 @@ class Tiles(Protocol):
         ...
 
     def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
-        """Put slices (by id) into the desired sets of 5s tiles (by start) that they need have no rows in, but
-        whose rows they change. To do it again changes nothing. StorageError, and nothing is changed, for a
-        slice that the ledger does not know."""
+        """Add slices (by id) to the desired sets of 5s tiles (by start) whose rows they change, even if they
+        have no rows there. Idempotent. StorageError, without any change, for a slice that is not in the
+        ledger.
+        """
         ...
 
     def lose_tiles(self, stream: str, parts: Collection[str]) -> int:
-        """The tiles in these parts of the rollups table are lost: they are stale, as if they had never been
-        built. Of those above the base, the first 5s tile below is stale, so that they are built with it. How
-        many there were."""
+        """Record that the tiles in these parts of the rollups table are lost: they become stale, as if never
+        built. For a tile above the base, the first 5s tile below it becomes stale, so that both are built.
+        Returns how many tiles there were.
+        """
         ...
 
     def miss_tiles(self, stream: str, level: str, starts: Collection[int]) -> None:
-        """Tiles of a level above the base are not there, though those below are: the first 5s tile below each
-        is stale, so that they are built with it."""
+        """Record that tiles of a level above the base are missing while those below exist: the first 5s tile
+        below each becomes stale, so that both are built."""
         ...
 
     def apply_tiles(
         self, stream: str, version: int, builds: Iterable[TileBuild], moved: Iterable[TileBuild] = ()
     ) -> None:
-        """Record tiles as committed at `version` of the rollups table, atomically. For a 5s tile the
-        observed set becomes `slices`, whose `set_hash` its hash must be. Tiles that only `moved` are known,
-        and the same as before but for the part they stand in."""
+        """Record tiles as committed at `version` of the rollups table, atomically. For a 5s tile the observed
+        set becomes `slices`, and its hash must be their `set_hash`. Tiles in `moved` are known and unchanged
+        except for the part that holds them.
+        """
         ...
 
 
@@ -388,46 +395,49 @@ class Checkpoints(Protocol):
     """How far the results of streaming windows have come."""
 
     def checkpoints(self, stream: str) -> Mapping[str, str]:
-        """Per streaming window (by name) how far its results have come, as its keeper wrote it."""
+        """The checkpoint of each streaming window, by name, as its writer made it."""
         ...
 
     def set_checkpoint(
         self, stream: str, window: str, checkpoint: str | None, events: Sequence[OutboxEvent] = ()
     ) -> None:
-        """Replace the mark of a window (None: forget it), and enter the events in the outbox, at once."""
+        """Replace the checkpoint of a window (None: delete it) and enter the events in the outbox,
+        atomically."""
         ...
 
 
 class Windows(Protocol):
-    """Windows that become datasets: their members, readiness and phase. `phases` has the transitions."""
+    """Windows of datasets: their members, readiness and phase. `phases` has the transitions."""
 
     def span(self, stream: str) -> int | None:
-        """The aggregation span that the stream's windows are laid out for."""
+        """The aggregation span of the stream's windows."""
         ...
 
     def layout(self, stream: str) -> tuple[int, str] | None:
-        """What `declare_layout` was told last."""
+        """The arguments of the last `declare_layout`."""
         ...
 
     def declare_layout(self, stream: str, span: int, declared: str = "") -> None:
-        """Windows are of this span from now on, and `declared` names the rules and columns that they are
-        evaluated by. When the span was another, all windows of the stream are forgotten, leases too (their
-        files stay), and every accepted slice is `unlaid` again. When only the rules were others, all windows
-        are due; when the first word of `declared` was another, slices without declared bounds leave them,
-        too, and are unlaid again. When nothing changed, nothing happens."""
+        """Set the span of windows, and the name `declared` of the rules and columns that they are evaluated
+        by. If the span changed, all windows of the stream and their leases are forgotten (their files stay),
+        and every accepted slice is unassigned again. If only the rules changed, all windows are due; if the
+        first word of `declared` changed, slices without declared bounds also leave them and are unassigned
+        again. If nothing changed, there is no effect.
+        """
         ...
 
     def unassigned_slices(self, stream: str, limit: int) -> list[SliceEntry]:
-        """Accepted slices whose windows were not entered yet, in ledger order. A batch makes its accepted
-        slices unlaid; a slice that is retracted or sent back is not unlaid."""
+        """Accepted slices that were not assigned to windows yet, in ledger order. A slice becomes unassigned
+        when a batch accepts it, and is not unassigned once it is retracted or sent back."""
         ...
 
     def reach(self, stream: str, reason: str, watermark: int) -> int:
-        """WAITING windows with this reason that end at the watermark or before it are due; how many."""
+        """Make WAITING windows with this reason that end at or before the watermark due; how many."""
         ...
 
     def recede(self, stream: str, watermark: int) -> int:
-        """BUILT windows that end after the watermark are due: a retraction may have set it back. How many."""
+        """Make BUILT windows that end after the watermark due, since a retraction may have set it back; how
+        many."""
         ...
 
     def assign(
@@ -436,34 +446,36 @@ class Windows(Protocol):
         windows: Mapping[str, Iterable[int]],
         runs: Mapping[str, Mapping[int, Sequence[Interval]]] | None = None,
     ) -> None:
-        """Enter slices (by id) as members of the windows that start there; those windows are due at once,
-        the slices are no longer unlaid. `runs`: what a slice covers of each window (by start; nothing where
-        it is left out), for slices that do not cover what their bounds say.
-        To enter one again changes nothing, nor does one that is not accepted (any more). StorageError before
-        `declare_layout`, and for a slice that the ledger does not know."""
+        """Add slices (by id) as members of the windows that start there. Those windows become due, and the
+        slices are no longer unassigned. `runs`: what a slice covers of each window (by start; left out:
+        nothing), for slices that do not cover what their bounds say. Idempotent; a slice that is not accepted
+        (any more) is skipped. StorageError before `declare_layout`, and for a slice that is not in the
+        ledger.
+        """
         ...
 
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
-        """Windows to be judged: something about them changed, or `check_at` has come; oldest first, with
-        their members by place in the ledger. Costs what is due, not what there is. `check_at` has come when
-        it is not after `now`."""
+        """Windows to evaluate, because something about them changed or `check_at` is not after `now`; oldest
+        first, with their members by ledger offset. The cost depends on how many are due, not on how many
+        there are.
+        """
         ...
 
     def evaluate(self, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
-        """Record judgements, each if the window still has the version it was made on; which were not.
+        """Record evaluations, each only if the window still has the version it was made for; returns those
+        that were not recorded.
 
-        Marks members desired or ignored, sets ready, reason, detail, check_at, desired, seal, blocked_by; the
-        window is no longer due, and its events enter the outbox. Whatever becomes of the slice at the place
-        `blocked_by` makes the window due again; a judgement is not recorded when that has happened already.
-        `withdraw` takes observed, file, rows, bytes,
-        built_at, columns and the members' observed marks away first (the revision stays). `reshape` forgets
-        observed only, `unseal` the seal that it has. Then, unless a lease is
-        held on it (run out or not): BUILT when observed is what is desired (and sealed at once, if there is
-        a seal); QUEUED when ready, with the trigger, new tries and no delay, unless it was QUEUED or FAILED
-        for the same desired hash, in which case it stays as it is; else WAITING. Attempts, delay and error
-        go with every other phase. A window under lease keeps its phase: `complete`, `fail` and `release`
-        look at desired again; its trigger is the new one if what is desired is not what is being built. A
-        window without members that never had a dataset is forgotten.
+        Sets which members are desired or ignored, and ready, reason, detail, check_at, desired, seal,
+        blocked_by; the window is no longer due, and its events enter the outbox. Any change of the slice at
+        the offset `blocked_by` makes the window due again; if it has changed already, the evaluation is not
+        recorded. First, `withdraw` clears observed, file, rows, bytes, built_at, columns and the observed
+        members (the revision stays); `reshape` clears observed only; `unseal` clears the seal. Then, unless a
+        lease is held on the window (expired or not), its phase becomes BUILT if observed equals desired (and
+        it is sealed at once, if there is a seal); QUEUED if it is ready, with the trigger, new tries and no
+        delay, unless it was QUEUED or FAILED for the same desired hash, in which case it stays as it is;
+        otherwise WAITING. Every other phase clears attempts, delay and error. A window under lease keeps its
+        phase, and `complete`, `fail` and `release` compare desired again; it gets the new trigger if desired
+        is not what is being built. A window without members that never had a dataset is forgotten.
         """
         ...
 
@@ -478,12 +490,13 @@ class Windows(Protocol):
         newest: bool = False,
         limit: int | None = None,
     ) -> list[Window]:
-        """By (start, stream), only those whose start lies in `span`; `newest`: the other way round."""
+        """Windows by (start, stream), only those whose start lies in `span`; newest first if `newest`
+        is set."""
         ...
 
     def each_window(self, stream: str, span: Interval | None = None) -> Iterator[tuple[Window, list[Member]]]:
-        """What `window` says of each that starts in the span (all, when None), by start, and read page by
-        page: for those who look at all of them."""
+        """`window` for each window that starts in the span (None: all), by start, read page by page: for
+        callers that need all of them."""
         ...
 
     def window_glances(self, stream: str, width: int, within: Interval | None) -> list[WindowGlance]:
@@ -499,8 +512,8 @@ class Windows(Protocol):
         ...
 
     def first_arrivals(self, stream: str, within: Interval) -> Mapping[int, int]:
-        """By start of a window in `within`, the first arrival of its members; a replay counts as of the slice
-        whose records it holds."""
+        """For each start of a window in `within`, the first arrival of its members; a replay counts with the
+        arrival of the slice that it replays."""
         ...
 
     def window_extent(self, stream: str, width: int) -> Interval | None:
@@ -510,12 +523,12 @@ class Windows(Protocol):
     def window_counts(self, stream: str) -> Mapping[Phase, int]: ...
 
     def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, MemberCounts]:
-        """Per window; zeros where there is none."""
+        """The number of members of each window; zeros if there is no such window."""
         ...
 
     def forget_windows(self, stream: str, before: int) -> int:
-        """Windows that end at this instant or earlier are as if they had never been laid, leases too; how
-        many. What the outbox says of them stays."""
+        """Forget windows that end at or before this instant, with their leases; how many. Their events stay
+        in the outbox."""
         ...
 
     def windows_of(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
@@ -527,30 +540,31 @@ class Windows(Protocol):
         ...
 
     def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
-        """Have windows built again although their set did not change: observed is forgotten (file, rows,
-        revision and the members' marks stay), the trigger is this one, and they are due. One that is QUEUED
-        or FAILED gets new tries; a QUEUED one stays so, all others are WAITING; a lease is broken. With
-        `reopen` everything that arrived so far counts: `sealed` becomes the newest place in the ledger.
-        Answers which of them exist."""
+        """Have windows built again although their set did not change: observed is cleared (file, rows,
+        revision and observed members stay), the trigger becomes this one, and they are due. One that is
+        QUEUED or FAILED gets new tries; a QUEUED one stays QUEUED, all others become WAITING; a lease is
+        broken. With `reopen` everything that arrived so far counts: `sealed` becomes the newest ledger
+        offset. Returns those that exist.
+        """
         ...
 
 
 class Leases(Protocol):
-    """Windows that somebody builds: nobody else does as long as the lease holds."""
+    """Leases on windows: while one is held, no other builder may build the window."""
 
     def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
-        """Prolong leases that `owner` still holds; which those are. A lease that ran out is held until
-        somebody else takes the window."""
+        """Extend the leases that `owner` still holds; returns those. An expired lease is held until another
+        owner takes the window."""
         ...
 
     def release(self, owner: str) -> int:
         """Give back what `owner` holds, as if it had not been taken (on a graceful stop); how many. Attempts,
-        delay and error are as before, or again when desired has moved on (as in `fail`)."""
+        delay and error are as before, or cleared if desired has changed (as in `fail`)."""
         ...
 
 
 class Queue(Leases, Protocol):
-    """Windows that are to be built, by priority."""
+    """The queue of windows to build, by priority."""
 
     def take(
         self,
@@ -564,23 +578,26 @@ class Queue(Leases, Protocol):
         void: Mapping[WindowKey, int] | None = None,
         longest: int | None = None,
     ) -> list[Build]:
-        """Up to `limit` windows, by priority, highest first (ties by stream), with `newest` in the opposite
-        order: QUEUED ones whose `not_before` has come, and BUILDING ones whose lease ran out (`lease_until`
-        is not after `now`; with `void`, just those that it names, unless they were renewed since). None waits
-        longer than `longest`, by whatever clock. Each becomes BUILDING under a new lease, its attempts one
-        higher. No window is ever given to two owners at once. One whose lease ran out is first looked at as
-        by `release`, attempts counted, and taken only if it is to be built. `Build.supersedes` is the
-        revision there is a file of. `Build.seal` is what `sealed` is once this is built: the seal, else as
-        it is. A builder that dies never calls `fail`: who takes a window looks at `Build.attempt` too."""
+        """Take up to `limit` windows, by priority, highest first (ties by stream), with `newest` in reverse
+        order: QUEUED ones whose `not_before` is reached, and BUILDING ones whose lease has expired
+        (`lease_until` is not after `now`; with `void`, only those that it names, unless they were renewed
+        since). None waits longer than `longest`, whatever the clock says. Each becomes BUILDING under a new
+        lease, and its attempts increase. No window is ever given to two owners at once. One whose lease
+        expired is first treated as by `release`, with the attempt counted, and taken only if it is still to
+        be built. `Build.supersedes` is the revision that has a file. `Build.seal` is the value of `sealed`
+        after this build: the seal, or the current value. A builder that dies never calls `fail`, so the next
+        one must check `Build.attempt` too.
+        """
         ...
 
     def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
-        """Compare and set: if `build.owner` still holds the lease (see `renew`), for the set that the build
-        is made of, and the revision is lower than the dataset's, observed, revision, file, rows, bytes,
-        built_at and (from `build.seal`, if set) sealed become the dataset's, the members built are marked
-        observed, the lease and the error go, tries start again, and the events enter the outbox, all at once.
-        The phase becomes BUILT, or QUEUED when desired has moved on meanwhile and is ready, or WAITING when
-        it has and is not. Otherwise nothing changes and the answer is False."""
+        """Compare and set. If `build.owner` still holds the lease (see `renew`) for the set that was built,
+        and the revision is lower than the dataset's, then in one step: observed, revision, file, rows, bytes,
+        built_at and (from `build.seal`, if set) sealed become those of the dataset, the members that were
+        built become observed, the lease, the error and the attempts are cleared, and the events enter the
+        outbox. The phase becomes BUILT; or, if desired has changed meanwhile, QUEUED if it is ready and
+        WAITING if not. Otherwise nothing changes and False is returned.
+        """
         ...
 
     def complete_all(
@@ -590,17 +607,18 @@ class Queue(Leases, Protocol):
         ...
 
     def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
-        """Give a window back after a failed try, at the same priority, not to be taken before
-        `not_before`; FAILED when `tries` were made. When desired has moved on meanwhile, as `evaluate` has
-        it: BUILT, WAITING, or QUEUED with new tries and no delay. False when the lease was lost."""
+        """Give a window back after a failed try, at the same priority, not to be taken before `not_before`;
+        FAILED after `tries` tries. If desired has changed meanwhile, as in `evaluate`: BUILT, WAITING, or
+        QUEUED with new tries and no delay. False if the lease was lost.
+        """
         ...
 
     def retry(self, stream: str, start: int | None = None) -> int:
-        """FAILED windows back into the queue with all their tries, without delay; how many."""
+        """Put FAILED windows back into the queue with all their tries, without delay; how many."""
         ...
 
     def queue_length(self, stream: str | None = None) -> int:
-        """QUEUED windows, those that wait for their delay too. Costs what is queued."""
+        """How many windows are QUEUED, including those that are delayed. Costs what is queued."""
         ...
 
 
@@ -608,9 +626,8 @@ class Outbox(Protocol):
     """Events, in the order in which they are delivered."""
 
     def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
-        """Events with a higher `seq`, in order. An event with a known id is not entered again, by any act,
-        and keeps its place; a later event always has a higher `seq`, and is never seen before an earlier
-        one."""
+        """Events with a higher `seq`, in order. An event with a known id is never entered again and keeps its
+        `seq`; a later event always has a higher `seq`, and never becomes visible before an earlier one."""
         ...
 
     def delivered(self, sink: str) -> int:
@@ -623,25 +640,26 @@ class Outbox(Protocol):
 
 
 class Receipts(Protocol):
-    """What ingestions became, for a while."""
+    """The outcomes of ingestions, kept for a while."""
 
     def keep_receipts(self, receipts: Sequence[Receipt], until: int) -> None:
-        """Each can be asked for by its id until it is dropped. One that is known stays as it is, and is kept
-        until the later of both instants; so after a failure, which may leave some of many kept, the same is
-        asked for again. The ledger need not know the slice."""
+        """Keep receipts, to be found by their ids until they are dropped. A known receipt is unchanged and is
+        kept until the later of both instants, so the call can be repeated after a failure that kept only
+        some. The slice need not be in the ledger.
+        """
         ...
 
     def receipt(self, id: str) -> Receipt | None:
-        """None for one that was never kept, or was dropped; no clock is looked at."""
+        """A receipt by its id; None if it was never kept, or was dropped. No clock is read."""
         ...
 
     def receipts(self, stream: str, after: str = "", limit: int = 1000) -> list[Receipt]:
-        """Those of a stream whose ids come after one, in that order."""
+        """The receipts of a stream whose ids come after `after`, by id."""
         ...
 
     def drop_receipts(self, before: int) -> int:
-        """Forget those that were to be kept until this instant or an earlier one, some at a time; how
-        many. Costs what goes."""
+        """Delete receipts that were to be kept until this instant or earlier, some at a time; how many. Costs
+        what is deleted."""
         ...
 
 
@@ -649,7 +667,7 @@ class Damages(Protocol):
     """Files that were found damaged and are not repaired yet."""
 
     def record_damages(self, found: Sequence[Damage], now: int) -> None:
-        """Each is known from now on, by its file; one that was known keeps the time it was found first."""
+        """Record damaged files; one that was known keeps the time at which it was first found."""
         ...
 
     def damages(self, stream: str | None = None) -> list[KnownDamage]:
@@ -657,16 +675,16 @@ class Damages(Protocol):
         ...
 
     def clear_damages(self, files: Collection[str]) -> None:
-        """These files are whole again, or no longer needed."""
+        """Forget the damage of these files: they are intact again, or no longer needed."""
         ...
 
 
 class StreamLeases(Protocol):
-    """Who works on which stream. While leases are held (`storage.leases`), every act that writes is refused
-    once one of them was taken over."""
+    """Leases on streams: which process works on which stream. While leases are held (`storage.leases`), every
+    transaction that writes is refused once one of them was taken over."""
 
     def lease_holders(self, names: Collection[str]) -> frozenset[str]:
-        """Those who have one of them and did not give it back, also if it has run out."""
+        """The holders of these leases that did not give them back, including expired ones."""
         ...
 
     def take_leases(
@@ -677,53 +695,55 @@ class StreamLeases(Protocol):
         gone: Collection[str] = (),
         ended: Collection[str] = (),
     ) -> Granted:
-        """Take all of them, or none if a holder that is not in `gone` has one of them, for so many
-        microseconds by the clock of the database. Holders in `ended` have nothing under way."""
+        """Take all these leases for `length` microseconds by the clock of the database; none if a holder that
+        is not in `gone` has one of them. Holders in `ended` have no commit under way."""
         ...
 
     def settle_leases(self, holder: str) -> None:
-        """Holders before this one have nothing under way any more that could still be committed."""
+        """Record that earlier holders can no longer commit anything."""
         ...
 
     def renew_leases(self, holder: str) -> int:
-        """How many it has."""
+        """Renew the leases of a holder; how many it has."""
         ...
 
     def release_leases(self, holder: str) -> None:
-        """Nothing that the holder began is under way."""
+        """Give the leases of a holder back; it must have no commit under way."""
         ...
 
     def lost_leases(self, holder: str, held: Mapping[str, int]) -> list[str]:
-        """Of these leases, by name and number, those that the holder has no more."""
+        """Of these leases, by name and number, those that the holder has lost."""
         ...
 
     def close(self) -> None: ...
 
 
 class Recovery(Protocol):
-    """Filling a state that was lost, and showing all of one."""
+    """Filling an empty state, and listing all of a state."""
 
     def restore(
         self, entries: Sequence[SliceEntry], records: Sequence[BatchRecord], retractions: int | None = None
     ) -> None:
-        """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the
-        batches in the order given. So many acts of the log of retractions are applied (None: one for each
-        retracted entry). Layouts, marks,
-        deliveries and receipts that it has do not make it less empty, and stay."""
+        """Fill an empty state (else StorageError) in one transaction: the ledger as given, then the batches
+        in the order given. `retractions` is how many entries of the log of retractions are applied (None: one
+        for each retracted entry). Layouts, checkpoints, deliveries and receipts may already exist, and stay.
+        """
         ...
 
     def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
-        """For `recover`: record the newest dataset of each window as observed (sealed too), as it stands in
-        the warehouse, members marked, with `built_at` unknown; and fill the outbox. The windows are due, and
-        made when no slice touches them. Datasets of another span than the stream's are left out."""
+        """For `recover`: record the newest dataset of each window in the warehouse as observed, with its
+        members and its seal, and `built_at` unknown; and fill the outbox. The windows are due; one that no
+        slice touches is created. Datasets of another span than the stream's are left out.
+        """
         ...
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
-        """Every table as plain rows in a defined order: what `recover` must reproduce. So without what only
-        the state knows: outcomes of retracted slices; of failed ones how often and when they are tried, and
-        what those that are tried by time say; versions, `built_at`, triggers, leases, attempts (a window that
-        is being built or was set aside is shown as queued), `seq` and time of events, what was delivered,
-        marks of streaming windows, receipts, heads of logs, damages."""
+        """Every table as plain rows in a defined order: what `recover` must reproduce. It leaves out what
+        only the state knows: outcomes of retracted slices; tries and errors of failed slices; versions,
+        `built_at`, triggers, leases, attempts (a window that is being built or has failed is shown as
+        queued), `seq` and time of events, deliveries, checkpoints of streaming windows, receipts, heads of
+        logs, damages.
+        """
         ...
 
 
@@ -744,15 +764,15 @@ class State(
     Recovery,
     Protocol,
 ):
-    """All that is remembered of one warehouse.
+    """The whole state of one warehouse.
 
-    The names of a tile's or window's slices (`BaseTile.desired`, `TileBuild.slices`, `Member.name` …) are
-    `SliceEntry.name`; everything else goes by id.
+    The names of the slices of a tile or window (`BaseTile.desired`, `TileBuild.slices`, `Member.name` …) are
+    `SliceEntry.name`; everything else uses ids.
     """
 
     def trim_log(self) -> None:
-        """Give back the space of what was written and is in place by now, unless somebody is reading: for
-        moments without other work. It changes nothing that can be read."""
+        """Free the space of the write-ahead log, unless somebody is reading; for moments without other work.
+        It changes no content."""
         ...
 
     def close(self) -> None: ...

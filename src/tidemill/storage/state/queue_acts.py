@@ -13,9 +13,9 @@ from typing import Final
 from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
 from tidemill.storage.state import outbox_acts, phases
 from tidemill.storage.state.connection import LOCKED, UNTAKEN, Connection
-from tidemill.storage.state.phases import Kept
+from tidemill.storage.state.phases import StoredWindow
 from tidemill.storage.state.window_acts import WINDOW, hold, members, record_observed, save, stamp
-from tidemill.storage.state.window_rows import kept_from
+from tidemill.storage.state.window_rows import window_from_row
 
 NEVER: Final = (1 << 63) - 1
 QUEUED: Final = f"SELECT {WINDOW} FROM windows INDEXED BY windows_queue WHERE phase = 'queued'"
@@ -47,20 +47,20 @@ def take(
         f" LIMIT ? {UNTAKEN}",
         (now, latest, *names, limit),
     ).fetchall()
-    queued = [kept_from(row) for row in rows]
+    queued = [window_from_row(row) for row in rows]
     run_out = _run_out(db, now, of_streams, names, void)
     if not queued and not run_out:
         return []  # a builder that looks again and again writes nothing
     version = stamp(db)
-    for kept in run_out:
-        lost = phases.released(kept, counted=True)
+    for stored in run_out:
+        lost = phases.released(stored, counted=True)
         if lost.window.phase is Phase.QUEUED:
             queued.append(lost)
         else:
             save(db, lost, version)
     builds = []
-    for kept in sorted(queued, key=_order, reverse=newest)[:limit]:
-        leased = phases.taken(kept, owner, lease_until)
+    for stored in sorted(queued, key=_order, reverse=newest)[:limit]:
+        leased = phases.taken(stored, owner, lease_until)
         save(db, leased, version)
         found = members(db, leased.window.key)
         used = [member for member in found if member.desired]
@@ -75,19 +75,19 @@ def _run_out(
     of_streams: str,
     names: Sequence[str],
     void: Mapping[WindowKey, int] | None,
-) -> list[Kept]:
+) -> list[StoredWindow]:
     """Windows whose leases hold no more: those of `void` that were not renewed since, or by the clock."""
     if void is None:
         rows = db.execute(f"{LEASED} AND lease_until <= ?{of_streams} {UNTAKEN}", (now, *names)).fetchall()
-        return [kept_from(row) for row in rows]
+        return [window_from_row(row) for row in rows]
     if not void:
         return []
-    held = [kept_from(row) for row in db.execute(f"{LEASED}{of_streams} {UNTAKEN}", names).fetchall()]
-    return [one for one in held if void.get(one.window.key) == one.window.lease_until]
+    leased = [window_from_row(row) for row in db.execute(f"{LEASED}{of_streams} {UNTAKEN}", names).fetchall()]
+    return [one for one in leased if void.get(one.window.key) == one.window.lease_until]
 
 
-def _order(kept: Kept) -> tuple[int, str, int]:
-    key = kept.window.key
+def _order(stored: StoredWindow) -> tuple[int, str, int]:
+    key = stored.window.key
     return -key.priority, key.stream, key.start
 
 
@@ -111,8 +111,8 @@ def complete(
     events: Sequence[OutboxEvent],
     version: int,
 ) -> bool:
-    kept = hold(db, build.key)
-    after = None if kept is None else phases.completed(kept, build, dataset, now)
+    stored = hold(db, build.key)
+    after = None if stored is None else phases.completed(stored, build, dataset, now)
     if after is None:
         return False
     save(db, after, version)
@@ -122,10 +122,10 @@ def complete(
 
 
 def fail(db: Connection, build: Build, error: str, not_before: int, tries: int) -> bool:
-    kept = hold(db, build.key)
-    if kept is None or not phases.holds(kept, build):
+    stored = hold(db, build.key)
+    if stored is None or not phases.holds(stored, build):
         return False
-    save(db, phases.failed(kept, error, not_before, tries), stamp(db))
+    save(db, phases.failed(stored, error, not_before, tries), stamp(db))
     return True
 
 
@@ -133,7 +133,7 @@ def release(db: Connection, owner: str) -> int:
     rows = db.execute(f"{LEASED} AND owner = ? {LOCKED}", (owner,)).fetchall()
     version = stamp(db)
     for row in rows:
-        save(db, phases.released(kept_from(row)), version)
+        save(db, phases.released(window_from_row(row)), version)
     return len(rows)
 
 
@@ -145,7 +145,7 @@ def retry(db: Connection, stream: str, start: int | None) -> int:
     ).fetchall()
     version = stamp(db)
     for row in rows:
-        save(db, phases.retried(kept_from(row)), version)
+        save(db, phases.retried(window_from_row(row)), version)
     return len(rows)
 
 

@@ -1,7 +1,7 @@
-"""Receipts of what came in over the network: for a while, an ingestion's id leads to its lines in a slice.
+"""The SQL of receipts: for a while, the id of an ingestion over HTTP leads to its lines in a slice.
 
-Statements inside a transaction somebody else opened; whether a receipt has had its time is said by who asks
-for it to be dropped, never by a clock.
+Every function runs inside a transaction that the caller has opened. The caller decides which receipts are
+dropped; no clock is read.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tidemill.model.gateway import Receipt
 from tidemill.storage.state.connection import Connection
 from tidemill.storage.state.rows import RECEIPT_COLUMNS, receipt_row
 
-PIECE: Final = 20_000  # receipts that go in one transaction: others do not wait longer for their turn
+PIECE: Final = 20_000  # receipts deleted in one transaction: other writers must not wait long
 
-_COLUMNS: Final = ", ".join(f'"{column}"' for column in RECEIPT_COLUMNS)  # `window` is a word of SQL
+_COLUMNS: Final = ", ".join(f'"{column}"' for column in RECEIPT_COLUMNS)  # `window` is a keyword of SQL
 _KEEP: Final = (
     f"INSERT INTO receipts ({_COLUMNS}, until) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (id) DO UPDATE SET until = excluded.until WHERE excluded.until > receipts.until"
@@ -44,7 +44,7 @@ def page(db: Connection, stream: str, after: str, limit: int) -> list[Receipt]:
 
 
 def drop(db: Connection, before: int) -> int:
-    """Up to `PIECE` of them, those first whose time was up first; how many."""
+    """Delete up to `PIECE` of them, those that expired first; returns how many."""
     return db.execute(
         "DELETE FROM receipts WHERE id IN (SELECT id FROM receipts WHERE until <= ? ORDER BY until LIMIT ?)",
         (before, PIECE),

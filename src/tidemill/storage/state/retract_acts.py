@@ -1,6 +1,8 @@
-"""Taking a slice back: the ledger, the tiles, the windows, the clocks and batches as if it had never arrived.
+"""The SQL of retractions: the ledger, tiles, windows, clocks and batches become as if the slice had never
+arrived.
 
-Statements inside a transaction somebody else opened; the slice and the story stay in the ledger.
+Every function runs inside a transaction that the caller has opened. The entry of the slice stays in the
+ledger.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from tidemill.storage.state.connection import Connection
 from tidemill.storage.state.fates import after_retraction
 from tidemill.storage.state.protocol import ClockState, Progress, Retraction
 
-NOBODY: Final = 0  # no slice has that place
+NOBODY: Final = 0  # no slice has this offset
 
 
 def applied(db: Connection) -> int:
@@ -55,7 +57,7 @@ def apply(
 
 
 def forget_batches(db: Connection, stream: str, slices: Sequence[SliceEntry]) -> None:
-    """Those that none of their slices is left in; one look at the ledger for all of them."""
+    """Delete the batches that have no slice left, with one query for all of them."""
     touched = json.dumps(sorted({entry.batch for entry in slices if entry.batch is not None}))
     db.execute(
         "DELETE FROM batches WHERE stream = ? AND batch IN (SELECT value FROM json_each(?))"

@@ -1,7 +1,7 @@
-"""Slices that failed: which are due, those that still cannot be read, those that go to the gate again.
+"""The SQL of failed slices: which are due, which still cannot be read, which are decided again.
 
-Statements inside a transaction somebody else opened. A slice that is sent again takes a new place, and what
-still refers to it goes there with it.
+Every function runs inside a transaction that the caller has opened. A slice that is decided again gets a new
+ledger offset, and everything that refers to it is updated.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def _change(db: Connection, slice_id: str, fate: Callable[[SliceEntry], SliceEnt
 
 
 def send_again(db: Connection, slice_ids: Sequence[str]) -> list[SliceEntry]:
-    db.execute("PRAGMA defer_foreign_keys = ON")  # until the commit: place and references change one by one
+    # until the commit: the offset and its references change one by one
+    db.execute("PRAGMA defer_foreign_keys = ON")
     sent = []
     for slice_id in slice_ids:
         before = entry_by_id(db, slice_id)

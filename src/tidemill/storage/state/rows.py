@@ -18,7 +18,7 @@ SLICE_COLUMNS: Final = (
     "landings", "metadata", "attempt", "judgement", "accepted_before", "retracted_at", "retract_reason",
     "retried", "failures", "retry_at", "failed_as", "replays", "repeats",
 )  # fmt: skip
-TRIES: Final = ("failures", "retry_at", "failed_as")  # of a slice: what only the state knows
+TRIES: Final = ("failures", "retry_at", "failed_as")  # columns of a slice that only the state knows
 TOTALS: Final = (
     "pending_slices", "accepted_slices", "failed_slices", "retracted_slices", "landings", "retried", "bytes",
     "records", "accepted", "duplicate", "conflict", "rejected", "late",
@@ -97,7 +97,7 @@ def from_row(row: tuple[Value, ...]) -> SliceEntry:
 
 
 def contribution(entry: SliceEntry) -> dict[str, int]:
-    """What one entry adds to the totals of its stream; a retracted one is there, but its records are not."""
+    """What one entry adds to the totals of its stream; a retracted one counts, but its records do not."""
     counts = entry.counts if entry.status is not SliceStatus.RETRACTED else Counts()
     parts = {
         f"{entry.status.value}_slices": 1,
@@ -124,7 +124,7 @@ def rejects_text(rejects: Mapping[str, int]) -> str:
 
 
 def repeats_text(repeats: Sequence[Repeat]) -> str | None:
-    """None where there are none, as nearly everywhere."""
+    """The repeats as text; None if there are none, which is the usual case."""
     return json.dumps([one.as_fields() for one in repeats], separators=(",", ":")) if repeats else None
 
 
@@ -133,7 +133,8 @@ def repeats_from(text: str | None) -> tuple[Repeat, ...]:
 
 
 def decision_code(decision: int) -> int:
-    """How a row says that it was built with that judgement of its slice; 0 says that it was not."""
+    """The number by which a row records that it was built with that decision of its slice; 0 means that it
+    was not."""
     return decision + 1
 
 

@@ -1,6 +1,6 @@
-"""How a connection to `state.db` is opened: a new file is made whole, an older one is brought up to date.
+"""Opens connections to `state.db`; creates a new file and upgrades an older one.
 
-Nothing here knows what the rows mean; a file written by a newer Tidemill is refused, never touched.
+Nothing here knows what the rows mean. A file written by a newer Tidemill is refused and never changed.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidemill.storage.state.ddl import VERSIONS
 VERSION: Final = len(VERSIONS)
 APPLICATION: Final = 0x7469_6465  # "tide", in the file's header: a foreign file is never written to
 BUSY_SECONDS: Final = 30.0
-LOG_BYTES: Final = 1 << 20  # that the write-ahead log keeps on disk once it was written back
+LOG_BYTES: Final = 1 << 20  # bytes that the write-ahead log keeps on disk after a checkpoint
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Whatever SQLite raises, as an error that says what can be done about it."""
+    """Turns errors of SQLite into errors with a hint."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -57,7 +57,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection in autocommit mode (transactions are opened by name), to a new file if need be."""
+    """A connection in autocommit mode (transactions are opened explicitly); creates the file if it does not
+    exist."""
     with storage_errors(path):
         if not path.exists():
             _create(path)
@@ -80,8 +81,8 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    """Make the file whole under another name first: two processes that both create it cannot meet half
-    of it, and the switch to WAL, for which SQLite does not wait, is done before anybody else looks."""
+    """Create the file under another name first, so that no other process sees it half-made; the switch to
+    WAL, for which SQLite does not wait, is done before anyone else opens it."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         connection = _open(draft)
@@ -95,7 +96,8 @@ def _create(path: Path) -> None:
             os.link(draft, path)
         except FileExistsError:
             return  # another process was first
-        except OSError:  # no hard links here; the window between two creators is small but open
+        # a file system without hard links: two creators at the same moment could still collide
+        except OSError:
             draft.replace(path)
         sync_folder(path.parent)
     finally:
@@ -111,7 +113,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """The file is ours and of the version this code writes."""
+    """Check that the file is ours and has the version that this code writes."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
@@ -131,7 +133,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
-    """Take every step the file has not taken yet, all or none; another process may be doing the same."""
+    """Apply the missing migrations, all or none; another process may be doing the same."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()

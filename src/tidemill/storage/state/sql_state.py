@@ -1,7 +1,7 @@
 """The state of a warehouse in SQL: every method is one transaction of a database, SQLite or PostgreSQL.
 
-It never holds a fact that the warehouse does not also hold, and never keeps one in memory: threads
-and processes may open the same database side by side.
+It records nothing that the warehouse does not also have, and caches nothing in memory: any number of threads
+and processes may use the same database.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ from tidemill.storage.state.protocol import (
 )
 from tidemill.storage.state.rows import TOTALS, from_row
 
-LOGGED: Final = "('landings', 'retried')"  # what the landing log has lines of
+LOGGED: Final = "('landings', 'retried')"  # totals that count lines of the landing log
 ALL_TIME: Final = (Interval(-(1 << 62), 1 << 62),)
-_WINDOWS_AT_ONCE: Final = 2000  # that are read in one transaction
-STALE: Final = f"level = '{BASE.name}' AND desired IS NOT hash"  # as the partial index says it, so it is used
+_WINDOWS_AT_ONCE: Final = 2000  # rows read in one transaction
+# written as in the partial index, so that the index is used
+STALE: Final = f"level = '{BASE.name}' AND desired IS NOT hash"
 
 
 class SqlState:
@@ -90,7 +91,7 @@ class SqlState:
     def slice(self, id_or_prefix: str) -> SliceEntry | None:
         prefix = id_or_prefix.strip().lower()
         if not prefix:
-            raise InputError("a slice is named by its id", hint="give the id, or the first characters of it")
+            raise InputError("the id of the slice is empty", hint="name the id, or its first characters")
         with self._read() as db:
             found = db.execute(
                 f"SELECT {ENTRY} FROM slices WHERE id >= ? AND id < ? ORDER BY id LIMIT 5",
@@ -121,20 +122,20 @@ class SqlState:
         outcome: CountedAs | None = None,
         reason: Reject | None = None,
     ) -> list[SliceEntry]:
-        wanted: dict[str, str | int | None] = {
+        conditions: dict[str, str | int | None] = {
             "stream = ?": stream,
             "status = ?": status.value if status else None,
             "seq < ?": before,
             "seq > ?": after,
             "rejects LIKE ?": f'%"{reason.value}":%' if reason else None,
         }
-        given = {term: value for term, value in wanted.items() if value is not None}
-        where = " AND ".join([*given, *([f"{outcome.value} > 0"] if outcome else [])]) or "true"
+        used = {term: value for term, value in conditions.items() if value is not None}
+        where = " AND ".join([*used, *([f"{outcome.value} > 0"] if outcome else [])]) or "true"
         order = "DESC" if newest else "ASC"
         with self._read() as db:
             rows = db.execute(
                 f"SELECT {ENTRY} FROM slices WHERE {where} ORDER BY seq {order} LIMIT ?",
-                (*given.values(), EVERY if limit is None else limit),
+                (*used.values(), EVERY if limit is None else limit),
             ).fetchall()
         return [from_row(row) for row in rows]
 
@@ -254,14 +255,14 @@ class SqlState:
     def tiles(
         self, stream: str, level: str, spans: Interval | Sequence[Interval] | None = None
     ) -> list[TileState]:
-        wanted = ALL_TIME if spans is None else [spans] if isinstance(spans, Interval) else spans
+        chosen = ALL_TIME if spans is None else [spans] if isinstance(spans, Interval) else spans
         with self._read() as db:
             rows = db.execute(
                 f"SELECT DISTINCT {TILE} FROM json_each(?) j CROSS JOIN tiles t"
                 " ON t.stream = ? AND t.level = ?"
                 " AND t.start >= CAST(j.value ->> 0 AS bigint) AND t.start < CAST(j.value ->> 1 AS bigint)"
                 " WHERE t.hash IS NOT NULL ORDER BY t.start",
-                (json.dumps([(span.start, span.end) for span in wanted]), stream, level),
+                (json.dumps([(span.start, span.end) for span in chosen]), stream, level),
             ).fetchall()
         return [acts.tile_state(row) for row in rows]
 
@@ -387,8 +388,8 @@ class SqlState:
 
     def window(self, key: WindowKey) -> tuple[Window, list[Member]] | None:
         with self._read() as db:
-            kept = window_acts.load(db, key)
-            return (kept.window, window_acts.members(db, key)) if kept else None
+            stored = window_acts.load(db, key)
+            return (stored.window, window_acts.members(db, key)) if stored else None
 
     def windows(
         self,
@@ -624,8 +625,8 @@ class SqlState:
                     )
             for entry in sorted(entries, key=lambda entry: entry.seq):
                 acts.insert(db, entry)
-            gone = sum(entry.status is SliceStatus.RETRACTED for entry in entries)
-            retract_acts.set_applied(db, gone if retractions is None else retractions)
+            retracted = sum(entry.status is SliceStatus.RETRACTED for entry in entries)
+            retract_acts.set_applied(db, retracted if retractions is None else retractions)
             for record in records:
                 acts.apply_batch(db, record)
 
@@ -648,7 +649,8 @@ class SqlState:
 
     @contextmanager
     def _fenced(self, held: HeldLeases) -> Iterator[Connection]:
-        """Nobody takes a lease while a writer is at work, so what is checked first holds until the commit."""
+        """Check leases at the start of a transaction that writes: no lease can be taken during it, so the
+        check holds until the commit."""
         with self._database.write() as db:
             held.refuse(lease_acts.lost(db, held.holder, held.numbers))
             yield db

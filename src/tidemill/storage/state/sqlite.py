@@ -1,7 +1,7 @@
 """The database of a state in one SQLite file: WAL, full sync, one writer at a time.
 
-Threads and processes may open the same file side by side; connections are pooled, as many as there are calls
-at the same moment.
+Any number of threads and processes may open the same file. Connections are pooled: there are as many as
+simultaneous calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RECOVER: Final = "`tidemill recover` rebuilds it from the warehouse"
 
 
 def open_state(path: Path) -> State:
-    """The state kept in the file `path`, made when it is not there (its folder must be)."""
+    """The state in the file `path`, created if it does not exist (its folder must exist)."""
     return SqlState(SqliteDatabase(path))
 
 
@@ -55,8 +55,8 @@ class SqliteDatabase:
                 "the folder of the state does not exist", where=str(path), hint="create the warehouse first"
             )
         self._path = path
-        self._file: int | None = None  # which file the idle connections are to
-        self._of: dict[int, int | None] = {}  # by connection, which file it is to
+        self._file: int | None = None  # which file the idle connections have open
+        self._file_of: dict[int, int | None] = {}  # by connection, which file it has open
         self._idle: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         self._closed = False
@@ -84,7 +84,7 @@ class SqliteDatabase:
         connection = self._take()
         with storage_errors(self._path):
             try:
-                connection.execute("PRAGMA busy_timeout = 0")  # whoever reads goes on, and the log stays
+                connection.execute("PRAGMA busy_timeout = 0")  # readers continue, and the log stays
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 connection.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
@@ -99,7 +99,8 @@ class SqliteDatabase:
 
     @contextmanager
     def _transaction(self, begin: str, sync: str = "FULL") -> Iterator[Connection]:
-        """Without a full sync, a power cut may undo it, and nothing less: it ends all processes as well."""
+        """A transaction. Without a full sync only a power cut can undo it; that ends all processes as
+        well."""
         connection = self._take()
         with storage_errors(self._path):
             try:
@@ -127,12 +128,12 @@ class SqliteDatabase:
         return self._connect()
 
     def _is_current(self) -> bool:
-        """Whether the idle connections are to the file that is there now. `recover` in another process puts a
-        new one in its place; then they are closed, and whoever asks next is given the new state."""
+        """Whether the idle connections have the current file open. `recover` in another process may have
+        replaced it; then they are closed, and the next call opens the new file."""
         if self._file == _number(self._path):
             return True
         for connection in self._idle:
-            self._of.pop(id(connection), None)
+            self._file_of.pop(id(connection), None)
             connection.close()
         self._idle.clear()
         return False
@@ -143,21 +144,21 @@ class SqliteDatabase:
         number = _number(self._path)
         with self._guard:
             self._file = number
-            # One that was replaced meanwhile may be to either: it is used once.
-            self._of[id(connection)] = number if before in (None, number) else None
+            # If the file was replaced meanwhile, it may have either one open: use it once.
+            self._file_of[id(connection)] = number if before in (None, number) else None
         return connection
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
         with self._guard:
-            if not self._closed and self._of.get(id(connection)) == self._file:
+            if not self._closed and self._file_of.get(id(connection)) == self._file:
                 self._idle.append(connection)
                 return
-            self._of.pop(id(connection), None)
+            self._file_of.pop(id(connection), None)
         connection.close()
 
 
 def _size(path: Path) -> int:
-    """0: it is not there."""
+    """The size of a file; 0 if it does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -165,7 +166,7 @@ def _size(path: Path) -> int:
 
 
 def _number(path: Path) -> int | None:
-    """Tells a file from another of the same name; None: there is none."""
+    """Identifies a file among others of the same name; None: there is none."""
     try:
         return os.stat(path).st_ino  # noqa: PTH116 (each transaction asks, and a Path takes long to make)
     except FileNotFoundError:

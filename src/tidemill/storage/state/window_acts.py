@@ -1,7 +1,7 @@
-"""Windows and their members as rows: laid out, entered, found due, judged, forced, looked at.
+"""The SQL of windows and their members: declare, assign, find due ones, evaluate, force, read.
 
-Statements inside a transaction somebody else opened. What becomes of a window is said in `phases`; nothing
-here costs more than the windows it touches.
+Every function runs inside a transaction that the caller has opened, and costs no more than the windows it
+touches. `phases` has the transitions.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tidemill.model.windows import (
 from tidemill.storage.state import outbox_acts, phases
 from tidemill.storage.state.acts import ENTRY, entry_by_id, entry_of
 from tidemill.storage.state.connection import EVERY, LOCKED, Connection
-from tidemill.storage.state.phases import Kept
+from tidemill.storage.state.phases import StoredWindow
 from tidemill.storage.state.rows import decision_code, from_row, interval
 from tidemill.storage.state.window_rows import (
     MEMBER,
     WINDOW_COLUMNS,
-    kept_from,
-    kept_row,
     member_from,
+    row_of_window,
     runs_text,
+    window_from_row,
 )
 
 STAMP: Final = "UPDATE counters SET value = value + 1 WHERE name = 'version' RETURNING value"
@@ -66,7 +66,7 @@ _UPDATE: Final = (
     f"UPDATE windows SET {', '.join(f'{column} = ?' for column in WINDOW_COLUMNS[3:])}"
     " WHERE stream = ? AND start = ? AND span = ?"
 )
-_MARK: Final = (
+_SET_MEMBER: Final = (
     "UPDATE window_slices SET desired = ?, ignored = ? WHERE stream = ? AND start = ? AND slice = ?"
 )
 _FORGET_LEFT: Final = (
@@ -75,23 +75,23 @@ _FORGET_LEFT: Final = (
 
 
 def stamp(db: Connection) -> int:
-    """A version that no window ever had; one is enough for all windows of a transaction."""
+    """A version that no window has had; all windows of a transaction may share it."""
     return int(db.execute(STAMP).fetchone()[0])
 
 
-def load(db: Connection, key: WindowKey) -> Kept | None:
+def load(db: Connection, key: WindowKey) -> StoredWindow | None:
     row = db.execute(_LOAD, (key.stream, key.start, key.span)).fetchone()
-    return kept_from(row) if row else None
+    return window_from_row(row) if row else None
 
 
-def hold(db: Connection, key: WindowKey) -> Kept | None:
-    """`load`, to change what is found."""
+def hold(db: Connection, key: WindowKey) -> StoredWindow | None:
+    """`load`, and lock the row for a change."""
     row = db.execute(f"{_LOAD} {LOCKED}", (key.stream, key.start, key.span)).fetchone()
-    return kept_from(row) if row else None
+    return window_from_row(row) if row else None
 
 
-def save(db: Connection, kept: Kept, version: int) -> None:
-    row = kept_row(kept, version)
+def save(db: Connection, stored: StoredWindow, version: int) -> None:
+    row = row_of_window(stored, version)
     db.execute(_UPDATE, (*row[3:], *row[:3]))
 
 
@@ -100,7 +100,7 @@ def members(db: Connection, key: WindowKey) -> list[Member]:
     return [member_from(row) for row in rows]
 
 
-# -- laying
+# -- assigning slices to windows
 
 
 def span(db: Connection, stream: str) -> int | None:
@@ -123,7 +123,7 @@ def declare_layout(db: Connection, stream: str, new: int, declared: str) -> None
         " DO UPDATE SET span = excluded.span, declared = excluded.declared",
         (stream, new, declared),
     )
-    if old is None:  # nothing can have been laid yet
+    if old is None:  # nothing can have been assigned yet
         return
     if old[0] == new:  # the windows are the same ones, evaluated by other rules
         db.execute("UPDATE windows SET due = 1, version = ? WHERE stream = ?", (stamp(db), stream))
@@ -140,7 +140,8 @@ def declare_layout(db: Connection, stream: str, new: int, declared: str) -> None
 
 
 def _assign_again(db: Connection, stream: str) -> None:
-    """Slices without bounds cover something else by other rules: they leave their windows and are unlaid."""
+    """Slices without bounds may cover something else by other rules: remove them from their windows, to be
+    assigned again."""
     unbound = "SELECT seq FROM slices WHERE stream = ? AND declared_start IS NULL"
     of_them = f"stream = ? AND slice IN ({unbound})"
     db.execute(
@@ -212,23 +213,23 @@ def assign(
 
 
 def _touch(db: Connection, key: WindowKey, version: int) -> None:
-    """Make a window due, and make it if need be."""
+    """Make a window due; create it if it does not exist."""
     changed = db.execute(
         "UPDATE windows SET due = 1, version = ? WHERE stream = ? AND start = ?",
         (version, key.stream, key.start),
     )
     if not changed.rowcount:
-        db.execute(_INSERT, kept_row(Kept(Window(key, version), due=True), version))
+        db.execute(_INSERT, row_of_window(StoredWindow(Window(key, version), due=True), version))
 
 
-# -- judging
+# -- evaluating
 
 
 def due(db: Connection, stream: str, now: int, limit: int) -> Iterator[tuple[Window, list[Member]]]:
     rows = db.execute(f"{CHANGED} ORDER BY start LIMIT ?", (stream, limit)).fetchall()
     rows += db.execute(f"{CHECKED} ORDER BY start LIMIT ?", (stream, now, limit)).fetchall()
     for row in sorted(rows, key=lambda row: int(row[1]))[:limit]:
-        window = kept_from(row).window
+        window = window_from_row(row).window
         yield window, members(db, window.key)
 
 
@@ -255,71 +256,71 @@ def undecided(db: Connection, stream: str) -> list[Undecided]:
 def evaluate(db: Connection, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
     void: list[WindowKey] = []
     version = stamp(db)
-    for verdict in evaluated:
-        kept = hold(db, verdict.key)
-        if kept is None or kept.window.version != verdict.version or _is_unblocked(db, verdict):
-            void.append(verdict.key)
+    for evaluation in evaluated:
+        stored = hold(db, evaluation.key)
+        if stored is None or stored.window.version != evaluation.version or _is_unblocked(db, evaluation):
+            void.append(evaluation.key)
             continue
-        present = members(db, verdict.key)
-        if present or kept.window.revision:
-            _record_evaluation(db, verdict, present)
-            save(db, phases.evaluated(kept, verdict), version)
+        present = members(db, evaluation.key)
+        if present or stored.window.revision:
+            _record_evaluation(db, evaluation, present)
+            save(db, phases.evaluated(stored, evaluation), version)
         else:
-            where = (verdict.key.stream, verdict.key.start)
-            db.execute("DELETE FROM window_slices WHERE stream = ? AND start = ?", where)
-            db.execute("DELETE FROM windows WHERE stream = ? AND start = ?", where)
-        outbox_acts.enter(db, verdict.events)
+            key = (evaluation.key.stream, evaluation.key.start)
+            db.execute("DELETE FROM window_slices WHERE stream = ? AND start = ?", key)
+            db.execute("DELETE FROM windows WHERE stream = ? AND start = ?", key)
+        outbox_acts.enter(db, evaluation.events)
     return void
 
 
-def _is_unblocked(db: Connection, verdict: Evaluation) -> bool:
+def _is_unblocked(db: Connection, evaluation: Evaluation) -> bool:
     """Whether the slice that the window was to wait for has been decided meanwhile."""
-    if verdict.blocked_by is None:
+    if evaluation.blocked_by is None:
         return False
-    row = db.execute("SELECT status FROM slices WHERE seq = ?", (verdict.blocked_by,)).fetchone()
+    row = db.execute("SELECT status FROM slices WHERE seq = ?", (evaluation.blocked_by,)).fetchone()
     return row is None or row[0] not in (SliceStatus.PENDING, SliceStatus.FAILED)
 
 
-def _record_evaluation(db: Connection, verdict: Evaluation, present: Sequence[Member]) -> None:
-    key = verdict.key
-    strangers = verdict.used - {member.name for member in present}
-    assert not strangers, f"{key}: {sorted(strangers)} are no members"
-    assert verdict.desired == set_hash(verdict.used), f"{key}: desired is not the hash of what is used"
+def _record_evaluation(db: Connection, evaluation: Evaluation, present: Sequence[Member]) -> None:
+    key = evaluation.key
+    unknown = evaluation.used - {member.name for member in present}
+    assert not unknown, f"{key}: {sorted(unknown)} are no members"
+    assert evaluation.desired == set_hash(evaluation.used), f"{key}: desired is not the hash of what is used"
     db.executemany(
-        _MARK,
+        _SET_MEMBER,
         [
-            (int(wanted), ignored, key.stream, key.start, member.seq)
+            (int(desired), ignored, key.stream, key.start, member.seq)
             for member in present
-            for wanted, ignored in [(member.name in verdict.used, verdict.ignored.get(member.name))]
-            if (member.desired, member.ignored) != (wanted, ignored)
+            for desired, ignored in [(member.name in evaluation.used, evaluation.ignored.get(member.name))]
+            if (member.desired, member.ignored) != (desired, ignored)
         ],
     )
-    if verdict.withdraw:
+    if evaluation.withdraw:
         record_observed(db, key, {})
 
 
 def record_observed(db: Connection, key: WindowKey, built: Mapping[int, str]) -> None:
-    """Make these slices (place -> name) the ones that the window was built from."""
-    where = (key.stream, key.start)
+    """Record that the window was built from these slices (offset -> name)."""
+    row = (key.stream, key.start)
     rows = db.execute(
-        "SELECT slice, observed FROM window_slices WHERE stream = ? AND start = ?", where
+        "SELECT slice, observed FROM window_slices WHERE stream = ? AND start = ?", row
     ).fetchall()
     decision_codes = {seq: decision_code(contribution_of(name)[1]) for seq, name in built.items()}
     flips = [
-        (decision_codes.get(seq, 0), *where, seq)
+        (decision_codes.get(seq, 0), *row, seq)
         for seq, observed in rows
         if observed != decision_codes.get(seq, 0)
     ]
     db.executemany(
         "UPDATE window_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips
     )
-    strangers = decision_codes.keys() - {seq for seq, _ in rows}
+    unknown = decision_codes.keys() - {seq for seq, _ in rows}
     db.executemany(
         "INSERT INTO window_slices (stream, start, slice, member, desired, observed, ignored)"
         " VALUES (?, ?, ?, 0, 0, ?, NULL)",
-        [(*where, seq, decision_codes[seq]) for seq in strangers],
+        [(*row, seq, decision_codes[seq]) for seq in unknown],
     )
-    db.execute(_FORGET_LEFT, where)
+    db.execute(_FORGET_LEFT, row)
 
 
 def force(db: Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bool) -> list[WindowKey]:
@@ -327,9 +328,9 @@ def force(db: Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bo
     version = stamp(db)
     found: list[WindowKey] = []
     for key in dict.fromkeys(keys):
-        kept = hold(db, key)
-        if kept is not None:
-            save(db, phases.forced(kept, trigger, newest if reopen else None), version)
+        stored = hold(db, key)
+        if stored is not None:
+            save(db, phases.forced(stored, trigger, newest if reopen else None), version)
             found.append(key)
     return found
 
@@ -341,19 +342,19 @@ def observe(db: Connection, datasets: Sequence[Dataset], events: Sequence[Outbox
         if span(db, key.stream) != key.span:
             continue
         _touch(db, key, version)
-        kept = hold(db, key)
-        assert kept is not None, key
-        if dataset.revision < kept.window.revision:
+        stored = hold(db, key)
+        assert stored is not None, key
+        if dataset.revision < stored.window.revision:
             continue
-        save(db, phases.observed(kept, dataset), version)
+        save(db, phases.observed(stored, dataset), version)
         entries = {name: entry_by_id(db, contribution_of(name)[0]) for name in dataset.slices}
         record_observed(db, key, {entry.seq: name for name, entry in entries.items() if entry is not None})
     outbox_acts.enter(db, events)
 
 
 def leave(db: Connection, stream: str, seqs: str, retracted: int) -> None:
-    """Slices (a JSON list of places) are members of nothing any more; one of them was retracted, and may have
-    left windows before that were built with it."""
+    """Remove slices (a JSON list of offsets) from all windows. One of them was retracted; windows that it had
+    left earlier may have been built with it."""
     of_them = "stream = ? AND slice IN (SELECT CAST(value AS bigint) FROM json_each(?))"
     rows = db.execute(
         "SELECT start, max(desired), max(CASE WHEN observed != 0 AND slice = ? THEN 1 ELSE 0 END)"
@@ -370,9 +371,9 @@ def leave(db: Connection, stream: str, seqs: str, retracted: int) -> None:
     version = stamp(db)
     for start, desired, built in rows:
         assert width is not None, stream
-        kept = hold(db, WindowKey(stream, start, width))
-        assert kept is not None, (stream, start)
-        save(db, phases.bereft(kept, desired=bool(desired), built=bool(built)), version)
+        stored = hold(db, WindowKey(stream, start, width))
+        assert stored is not None, (stream, start)
+        save(db, phases.bereft(stored, desired=bool(desired), built=bool(built)), version)
 
 
 # -- looking
@@ -387,26 +388,26 @@ def windows(
     newest: bool,
     limit: int | None,
 ) -> list[Window]:
-    where: dict[str, int | str | None] = {
+    conditions: dict[str, int | str | None] = {
         "stream = ?": stream,
         "phase = ?": phase.value if phase else None,
         "start >= ?": within.start if within else None,
         "start < ?": within.end if within else None,
     }
-    given = {condition: value for condition, value in where.items() if value is not None}
+    used = {condition: value for condition, value in conditions.items() if value is not None}
     order = "DESC" if newest else "ASC"
     rows = db.execute(
-        f"SELECT {WINDOW} FROM windows WHERE {' AND '.join(given) or 'true'}"
+        f"SELECT {WINDOW} FROM windows WHERE {' AND '.join(used) or 'true'}"
         f" ORDER BY start {order}, stream {order} LIMIT ?",
-        (*given.values(), EVERY if limit is None else limit),
+        (*used.values(), EVERY if limit is None else limit),
     ).fetchall()
-    return [kept_from(row).window for row in rows]
+    return [window_from_row(row).window for row in rows]
 
 
 def with_members(
     db: Connection, stream: str, within: Interval | None, limit: int
 ) -> list[tuple[Window, list[Member]]]:
-    """The first windows that start in a span (or at any time), each with its members. Two queries do it."""
+    """The first windows that start in a span (or at any time), each with its members. Takes two queries."""
     found = windows(db, stream, None, within, newest=False, limit=limit)
     if not found:
         return []
@@ -466,4 +467,4 @@ def windows_of(db: Connection, slice_id: str, limit: int | None) -> list[tuple[W
         (entry.seq, entry.slice.stream, EVERY if limit is None else limit),
     ).fetchall()
     width = len(WINDOW_COLUMNS)
-    return [(kept_from(row[:width]).window, member_from(row[width:])) for row in rows]
+    return [(window_from_row(row[:width]).window, member_from(row[width:])) for row in rows]

@@ -10,7 +10,7 @@ from typing import Final
 from tidemill.model.slices import contribution_name
 from tidemill.model.time import Interval
 from tidemill.model.windows import Member, OutboxEvent, Phase, Window, WindowKey
-from tidemill.storage.state.phases import Kept
+from tidemill.storage.state.phases import StoredWindow
 from tidemill.storage.state.rows import (
     Value,
     decision_code,
@@ -35,19 +35,19 @@ MEMBER: Final = (  # of `window_slices m` joined with `slices s` and with `o`, t
 EVENT: Final = "seq, id, type, stream, time, data"
 
 
-def kept_row(kept: Kept, version: int) -> tuple[Value, ...]:
-    window = kept.window
+def row_of_window(stored: StoredWindow, version: int) -> tuple[Value, ...]:
+    window = stored.window
     return (
         window.key.stream, window.key.start, window.key.span, version, window.phase.value,
         window.reason, window.detail, window.check_at, int(window.ready), window.desired, window.observed,
         window.revision, window.sealed, window.seal, window.file, window.rows, window.bytes,
         window.built_at, window.trigger, window.attempts, window.not_before, window.owner,
-        window.lease_until, window.error, kept.building, int(kept.due), window.key.priority,
+        window.lease_until, window.error, stored.building, int(stored.due), window.key.priority,
         window.blocked_by, window.rules, window.columns, window.checksum,
     )  # fmt: skip
 
 
-def kept_from(row: tuple[Value, ...]) -> Kept:
+def window_from_row(row: tuple[Value, ...]) -> StoredWindow:
     (
         stream, start, span, version, phase, reason, detail, check_at, ready, desired, observed, revision,
         sealed, seal, file, rows, bytes_, built_at, trigger, attempts, not_before, owner, lease_until, error,
@@ -81,13 +81,13 @@ def kept_from(row: tuple[Value, ...]) -> Kept:
         columns=text_or_none(columns),
         checksum=text_or_none(checksum),
     )
-    return Kept(window, due=bool(due), building=text_or_none(building))
+    return StoredWindow(window, due=bool(due), building=text_or_none(building))
 
 
 def member_from(row: tuple[Value, ...]) -> Member:
     (
         seq, id_, decision, arrival, declared_start, declared_end, observed_start, observed_end, metadata,
-        desired, observed, ignored, rank, rejected, runs, met, repeats,
+        desired, observed, ignored, rank, rejected, runs, watermark, repeats,
     ) = row  # fmt: skip
     declared = interval(declared_start, declared_end)
     return Member(
@@ -103,13 +103,13 @@ def member_from(row: tuple[Value, ...]) -> Member:
         rank=whole(rank),
         rejected=whole(rejected),
         runs=None if runs is None else runs_from(str(runs)),
-        met=whole_or_none(met),
+        met=whole_or_none(watermark),
         repeats=repeats_from(text_or_none(repeats)),
     )
 
 
 def runs_text(runs: Sequence[Interval]) -> str:
-    """Each start and end by its distance from the instant before it, which is short."""
+    """Runs as text: each start and end as the distance from the instant before it, which is short."""
     ends = [instant for run in runs for instant in (run.start, run.end)]
     return " ".join(str(end - before) for before, end in pairwise([0, *ends]))
 

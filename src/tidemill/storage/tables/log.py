@@ -23,7 +23,7 @@ from tidemill.storage.tables.checksums import MISSING
 from tidemill.storage.tables.snapshot import plain_path
 
 INFO_KEY: Final = "tidemill"  # key of our metadata in Delta's commitInfo
-TAKEN_OVER: Final = "taken_over"  # in the info of an entry that no part is concerned by: see `take_version`
+TAKEN_OVER: Final = "taken_over"  # in the info of an entry that changes no part: see `take_version`
 # Each lost try is a commit that another writer won, so there is no need to wait between them.
 TRIES: Final = 64
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
@@ -143,15 +143,17 @@ def write_entry(root: Path, version: int, actions: Sequence[Mapping[str, object]
 
 
 def take_version(root: Path, number: int) -> None:
-    """Write an entry that changes nothing: whoever was about to write that version finds it taken, and must
-    look again. `number` is that of the lease. A table that is still being created has no version to take."""
-    said = {"timestamp": number // 1000, "operation": "TAKE OVER", INFO_KEY: {TAKEN_OVER: str(number)}}
+    """Write an entry that changes nothing: a writer that was about to write that version finds it taken and
+    must check its lease again. `number` is the number of the lease. A table that is still being created has
+    no version to take.
+    """
+    info = {"timestamp": number // 1000, "operation": "TAKE OVER", INFO_KEY: {TAKEN_OVER: str(number)}}
     for _ in range(TRIES):
         there = entries(root)
         if not there:
             return
         version = max(there) + 1
-        if write_entry(root, version, [{"commitInfo": said}]):
+        if write_entry(root, version, [{"commitInfo": info}]):
             sync_entries(root, version - 1, version)
             return
     raise contended(root)
@@ -254,9 +256,9 @@ def removed_at(root: Path, written: Mapping[str, int]) -> dict[str, int]:
             at = path.stat().st_mtime_ns // 1000
         if at < min(sought.values()):
             break
-        for name, said in read_commit(root, version).removed_at.items():
+        for name, instant in read_commit(root, version).removed_at.items():
             if sought.get(name, at + 1) <= at:
-                found[name] = at if said is None else said
+                found[name] = at if instant is None else instant
                 del sought[name]
     return found
 
@@ -266,15 +268,15 @@ def trim(root: Path, before: int) -> int:
 
     Every version from that checkpoint on can still be read; returns how many entries were deleted.
     """
-    marks = checkpoints(root)
+    versions = checkpoints(root)
     with storage_errors("look at the log", layout.table_log(root)):
-        old = [version for version, path in marks.items() if path.stat().st_mtime_ns // 1000 < before]
+        old = [version for version, path in versions.items() if path.stat().st_mtime_ns // 1000 < before]
         floor = max(old, default=-1)
         log_sums.trim(root, floor)  # first: a recorded file that is missing counts as lost
         log_copies.trim(root, floor)
         # oldest first: a reader that sees an entry knows that no later one was deleted
         gone = [path for version, path in sorted(entries(root).items()) if version < floor]
-        for path in [*gone, *(path for version, path in marks.items() if version < floor)]:
+        for path in [*gone, *(path for version, path in versions.items() if version < floor)]:
             path.unlink(missing_ok=True)
     if gone:
         sync_folder(layout.table_log(root))

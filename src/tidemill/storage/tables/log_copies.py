@@ -31,10 +31,10 @@ def keep(root: Path, names: Iterable[str]) -> None:
     by_file: dict[Path, list[str]] = {}
     for name in names:
         by_file.setdefault(_file(root, name), []).append(name)
-    for file, wanted in by_file.items():
+    for file, names_of_file in by_file.items():
         with storage_errors("copy", file):
             known = {copy.name for copy in _copies(file)}
-            new = [name for name in wanted if name not in known and not _alone(root, name).exists()]
+            new = [name for name in names_of_file if name not in known and not _alone(root, name).exists()]
             if new:
                 file.parent.mkdir(exist_ok=True)
                 with file.open("ab", buffering=0) as out:  # written at once: another process may write too
@@ -81,13 +81,13 @@ def _content(root: Path, name: str) -> bytes | None:
     if known is None:
         return None
     with storage_errors("read", layout.log_copies(root)):
-        for content in _kept(root, name):
+        for content in _stored_copies(root, name):
             if (len(content), zlib.crc32(content)) == (known.size, known.checksum):
                 return content
     return None
 
 
-def _kept(root: Path, name: str) -> Iterator[bytes]:
+def _stored_copies(root: Path, name: str) -> Iterator[bytes]:
     """The stored copy of a file, intact or not."""
     if _alone(root, name).exists():
         yield _alone(root, name).read_bytes()

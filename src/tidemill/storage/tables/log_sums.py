@@ -44,8 +44,8 @@ class LogFile:
 
     def line(self) -> bytes:
         """Starts with a line end: a power cut may have torn the line before."""
-        said = f"{self.name} {self.size} {self.checksum:08x}".encode()
-        return b"\n%b %08x\n" % (said, zlib.crc32(said))
+        text = f"{self.name} {self.size} {self.checksum:08x}".encode()
+        return b"\n%b %08x\n" % (text, zlib.crc32(text))
 
     def damage(self, folder: Path) -> str | None:
         """What is wrong with it now, as text."""
@@ -68,9 +68,9 @@ def record(root: Path, names: Iterable[str]) -> None:
     by_file: dict[Path, list[str]] = {}
     for name in names:
         by_file.setdefault(_file(root, int(name[:20])), []).append(name)
-    for file, wanted in by_file.items():
+    for file, names_of_file in by_file.items():
         known = _read(file)
-        lines = [_found(layout.table_log(root) / name).line() for name in wanted if name not in known]
+        lines = [_found(layout.table_log(root) / name).line() for name in names_of_file if name not in known]
         if lines:
             with storage_errors("write", file):
                 file.parent.mkdir(exist_ok=True)
@@ -91,8 +91,8 @@ def recorded(root: Path, first: int = 0) -> Mapping[str, LogFile]:
     folder = layout.log_sums(root)
     with storage_errors("read", folder):
         files = sorted(folder.iterdir()) if folder.is_dir() else []
-    wanted = [file for file in files if file.name >= _file(root, first).name]
-    found = (each for file in wanted for each in _read(file).values())
+    later = [file for file in files if file.name >= _file(root, first).name]
+    found = (each for file in later for each in _read(file).values())
     return {each.name: each for each in found if each.version >= first}
 
 
@@ -105,12 +105,12 @@ def _read(file: Path) -> dict[str, LogFile]:
         except FileNotFoundError:
             return found
     for line in lines:
-        said = _LINE.fullmatch(line)
-        if said is None or zlib.crc32(line.rpartition(b" ")[0]) != int(said[4], 16):
+        match = _LINE.fullmatch(line)
+        if match is None or zlib.crc32(line.rpartition(b" ")[0]) != int(match[4], 16):
             continue
-        name = said[1].decode(errors="replace")
+        name = match[1].decode(errors="replace")
         if _VERSION.fullmatch(name):
-            found.setdefault(name, LogFile(name, int(said[2]), int(said[3], 16)))
+            found.setdefault(name, LogFile(name, int(match[2]), int(match[3], 16)))
     return found
 
 

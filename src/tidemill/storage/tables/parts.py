@@ -205,7 +205,7 @@ def part_errors(path: Path | str) -> Iterator[None]:
         pa.ArrowInvalid,
         pa.ArrowNotImplementedError,
         UnicodeDecodeError,
-    ) as error:  # of a name that is no text, too
+    ) as error:  # also for a name that is not text
         raise damaged_part(path, f"cannot be read: {_first_line(error)}") from error
 
 

@@ -26,7 +26,7 @@ _REPLACEABLE: Final = ("index", "chains")  # readers can do without them, from r
 
 
 @dataclass(slots=True)
-class _Kept:
+class _OpenTable:
     """One table, and the lock for refreshing it."""
 
     guard: threading.Lock = field(default_factory=threading.Lock)
@@ -44,7 +44,7 @@ class TableReaders:
         self._warehouse = warehouse
         self._committed = committed
         self._guard = threading.Lock()
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._tables: dict[tuple[str, str], _OpenTable] = {}
 
     def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
         """The newest version; None before the first write. DamageError if it is older than one that was
@@ -59,18 +59,18 @@ class TableReaders:
         committed = self._committed(stream).get(kind, 0)  # before the table, which can only be ahead
         root = layout.table(self._warehouse, kind, stream)
         with self._guard:
-            kept = self._kept.setdefault((kind, stream), _Kept())
-        with kept.guard:
-            if kept.table is None:
-                kept.table = Table.existing(root)
+            entry = self._tables.setdefault((kind, stream), _OpenTable())
+        with entry.guard:
+            if entry.table is None:
+                entry.table = Table.existing(root)
             else:
-                kept.table.refresh()
+                entry.table.refresh()
             if kind not in _REPLACEABLE:
-                expect_version(root, kept.table, committed)
-            return None if kept.table is None else (kept.table.snapshot(), kept.table.schema)
+                expect_version(root, entry.table, committed)
+            return None if entry.table is None else (entry.table.snapshot(), entry.table.schema)
 
     def forget(self, stream: str) -> None:
         """Close the tables of a stream; they are opened again when needed."""
         with self._guard:
-            for key in [key for key in self._kept if key[1] == stream]:
-                del self._kept[key]
+            for key in [key for key in self._tables if key[1] == stream]:
+                del self._tables[key]

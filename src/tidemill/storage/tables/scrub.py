@@ -28,7 +28,7 @@ from tidemill.storage.tables.log_sums import LogFile, damaged_log
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table, expect_version
 
-RESULTS: Final = "results of "  # and the name of a window, among versions of tables
+RESULTS: Final = "results of "  # prefix of the name of a window, among versions of tables
 _KINDS: Final[Mapping[layout.TableKind, FileKind]] = {  # in the order of their folders
     "chains": FileKind.CHAIN,
     "index": FileKind.INDEX,
@@ -68,7 +68,7 @@ def scrub_table(
     *,
     committed: int = 0,
 ) -> Iterator[FileCheck]:
-    """The same of one table. None of its parts when its log cannot be read, which says what they are."""
+    """The same for one table. If its log cannot be read, its parts are unknown and not checked."""
     files = list(_log_files(warehouse, root, stream))
     folder = root.relative_to(warehouse).as_posix()
     try:
@@ -110,7 +110,7 @@ def _check_part(size: int, path: Path) -> bool:
 
 
 def _is_current(root: Path, part: Part) -> bool:
-    """Whether the part still counts: else a writer replaced it, and its file may be gone."""
+    """Whether the part is still in the table; if not, a writer replaced it and its file may be gone."""
     table = Table.existing(root)
     return table is not None and part.path in table.snapshot().by_path
 
@@ -134,5 +134,5 @@ def _check_log_file(root: Path, known: LogFile | None, path: Path) -> bool:
 
 
 def _is_on_record(root: Path, name: str) -> bool:
-    """Else the file was trimmed just now."""
+    """Whether the file is still recorded; if not, it was trimmed just now."""
     return name in log_sums.recorded(root)

@@ -58,13 +58,13 @@ class _ByStart:
     def of(parts: Sequence[Part], column: str) -> _ByStart:
         """Without statistics, a part can hold anything."""
         ends = sorted(
-            (_integer(part.mins.get(column), -_ANY), _integer(part.maxs.get(column), _ANY), place)
-            for place, part in enumerate(parts)
+            (_integer(part.mins.get(column), -_ANY), _integer(part.maxs.get(column), _ANY), position)
+            for position, part in enumerate(parts)
         )
         return _ByStart(
             [start for start, _, _ in ends],
             list(accumulate((end for _, end, _ in ends), max)),
-            [(place, parts[place]) for _, _, place in ends],
+            [(position, parts[position]) for _, _, position in ends],
             [end for _, end, _ in ends],
         )
 
@@ -117,10 +117,10 @@ class Snapshot:
         if not partition:
             return self.parts
         found = [
-            (place, part)
+            (position, part)
             for key, parts in self._by_partition.items()
             if all(dict(key)[column] in values for column, values in partition.items())
-            for place, part in parts
+            for position, part in parts
         ]
         return [part for _, part in sorted(found, key=itemgetter(0))]
 
@@ -128,8 +128,8 @@ class Snapshot:
     def _by_partition(self) -> Mapping[tuple[tuple[str, str], ...], Sequence[tuple[int, Part]]]:
         """The parts of each partition, with their positions among all."""
         found: dict[tuple[tuple[str, str], ...], list[tuple[int, Part]]] = {}
-        for place, part in enumerate(self.parts):
-            found.setdefault(tuple(part.partition.items()), []).append((place, part))
+        for position, part in enumerate(self.parts):
+            found.setdefault(tuple(part.partition.items()), []).append((position, part))
         return found
 
     def overlapping(self, partition: Mapping[str, str], column: str, spans: Iterable[Interval]) -> list[Part]:
@@ -141,7 +141,7 @@ class Snapshot:
             known = self._by_start[key] = _ByStart.of(
                 self.select({k: [v] for k, v in partition.items()}), column
             )
-        found = {place: part for span in spans for place, part in known.meeting(span)}
+        found = {position: part for span in spans for position, part in known.meeting(span)}
         return [part for _, part in sorted(found.items(), key=itemgetter(0))]
 
     @cached_property

@@ -183,7 +183,7 @@ class Table:
         raise log.contended(self.root)
 
     def _shape_actions(self, schema: pa.Schema, now: int) -> list[dict[str, object]]:
-        said = self._delta.metadata()
+        metadata = self._delta.metadata()
         return [
             {
                 "commitInfo": {
@@ -195,14 +195,14 @@ class Table:
             {"txn": {"appId": APP_ID, "version": (self._delta.transaction_version(APP_ID) or 0) + 1}},
             {
                 "metaData": {
-                    "id": str(said.id),
-                    "name": said.name,
-                    "description": said.description,
+                    "id": str(metadata.id),
+                    "name": metadata.name,
+                    "description": metadata.description,
                     "format": {"provider": "parquet", "options": {}},
                     "schemaString": Schema.from_arrow(schema).to_json(),
                     "partitionColumns": list(self._partition_by),
-                    "configuration": dict(said.configuration),
-                    "createdTime": said.created_time,
+                    "configuration": dict(metadata.configuration),
+                    "createdTime": metadata.created_time,
                 }
             },
         ]
@@ -247,7 +247,7 @@ class Table:
         return self._snapshot
 
     def last_commit(self) -> Commit:
-        """The newest commit that is not only a sign that the table was taken over."""
+        """The newest commit, without the empty entries that `take_version` writes."""
         version = self.refresh()
         while log.TAKEN_OVER in (found := self.commits(after=version - 1)[0]).info:
             version -= 1

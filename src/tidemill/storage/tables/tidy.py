@@ -21,5 +21,5 @@ def tidy(tables: Sequence[Table], keep_replaced: int, now: int) -> None:
         if table.is_untidy(TIDY_EVERY):
             gone = table.vacuum(keep_replaced, now)
             trimmed = table.trim_log(KEEP_LOG, now)
-            where = {"table": str(table.root)}
-            log.info("deleted %d files and %d log entries", len(gone), trimmed, extra=where)
+            context = {"table": str(table.root)}
+            log.info("deleted %d files and %d log entries", len(gone), trimmed, extra=context)
