@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tidemill.formats.key_runs import crowded_tier, key_ranges, sorted_order
+from tidemill.formats.key_runs import FAR, NEAR, Lookup, crowded_tier, key_ranges, sorted_order
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 1000, 20_000])
@@ -39,3 +39,22 @@ def test_the_smallest_crowd_of_one_size_is_merged_first() -> None:
     assert crowded_tier({"a": 9, "b": 10, "c": 1000}, 3) == []
     assert crowded_tier({"a": 9, "b": 10, "c": 1000, "d": 1001, "e": 11, "f": 1002}, 3) == ["a", "b", "e"]
     assert crowded_tier({"c": 1000, "d": 1001, "f": 1002, "a": 9}, 3) == ["c", "d", "f"]
+
+
+@pytest.mark.parametrize("ratio", [0, 1, NEAR, NEAR + 1, FAR, FAR + 1])
+@pytest.mark.parametrize("span", [40, 1 << 64])
+def test_keys_are_found_in_a_run_however_long_it_is(ratio: int, span: int) -> None:
+    """Crowded or far apart, the least and the greatest key, and keys that a run or the batch has twice."""
+    random = np.random.default_rng(ratio)
+    keys = np.sort(np.append(random.integers(0, span, 30, np.uint64), np.uint64([0, span - 1])))
+    run = np.sort(np.append(random.integers(0, span, 30 * ratio, np.uint64), keys[: 2 * ratio : 3]))
+    which, where = Lookup(keys).matches(run)
+    first = {key: at for at, key in reversed(list(enumerate(run.tolist())))}
+    wanted = [(i, first[key]) for i, key in enumerate(keys.tolist()) if key in first]
+    assert list(zip(which.tolist(), where.tolist(), strict=True)) == wanted
+
+
+def test_one_key_is_found() -> None:
+    for run in ([], [6], [7], [8], [6, 7, 7, 8]):
+        which, where = Lookup(np.array([7], np.uint64)).matches(np.array(run, np.uint64))
+        assert (which.tolist(), where.tolist()) == (([0], [run.index(7)]) if 7 in run else ([], []))

@@ -241,3 +241,15 @@ def spread(sizes: Sequence[int], groups: int) -> list[list[int]]:
         out.append(current)
     assert total == sum(sizes[i] for group in out for i in group)
     return out
+
+
+def balanced(sizes: Sequence[int], groups: int) -> list[list[int]]:
+    """Indices of `sizes` in at most `groups` groups of about the same total: each size, the largest first,
+    goes to the group that has least."""
+    out: list[list[int]] = [[] for _ in range(max(1, min(groups, len(sizes))))]
+    filled = [0] * len(out)
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        least = filled.index(min(filled))
+        out[least].append(index)
+        filled[least] += max(1, sizes[index])
+    return [sorted(group) for group in out if group]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,10 @@ from numba import njit
 from tidemill.formats.arrays import Ints, Words
 from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.hashing import SEED_TENANT, hash_bytes, key_lanes
+
+NEAR: Final = 4  # keys of a run for each that is looked up, at most, to try each of them
+FAR: Final = 64  # the same, to walk along them
+SIEVE: Final = 32  # bits for each key that is looked up
 
 
 def hash_keys(
@@ -60,6 +65,78 @@ def positions(run: Words, keys: Words) -> Ints:
         at = low
         out[i] = at
     return out
+
+
+class Lookup:
+    """Sorted keys that are looked for in one run after another."""
+
+    def __init__(self, keys: Words) -> None:
+        self.keys = keys
+        self._sieve = _sieve(keys) if keys.size else (keys, 0)
+
+    def matches(self, run: Words) -> tuple[Ints, Ints]:
+        """The keys that a run has: their positions among the keys, and the first position of each in the run;
+        both ascend. Which way is quickest depends on how far apart the keys lie in the run."""
+        if run.size <= NEAR * self.keys.size:
+            return _sifted(run, self.keys, *self._sieve)
+        if run.size <= FAR * self.keys.size:
+            return _walked(run, self.keys)
+        at = positions(run, self.keys)
+        found = np.flatnonzero(run[np.minimum(at, run.size - 1)] == self.keys)
+        return found, at[found]
+
+
+@njit(cache=True, nogil=True)
+def _sieve(keys: Words) -> tuple[Words, int]:
+    """A set of bits, about SIEVE for each key, in the order of the keys: those where a key lies are 1. Beside
+    it how far a key is shifted to find its bit."""
+    size, width = 6, 0
+    while (1 << size) < SIEVE * keys.size:
+        size += 1
+    while width < 64 and (keys[-1] - keys[0]) >> np.uint64(width):
+        width += 1
+    shift = max(0, width - size)
+    bits = np.zeros(1 << (size - 6), np.uint64)
+    for i in range(keys.size):
+        bit = (keys[i] - keys[0]) >> np.uint64(shift)
+        bits[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+    return bits, shift
+
+
+@njit(cache=True, nogil=True)
+def _sifted(run: Words, keys: Words, bits: Words, shift: int) -> tuple[Ints, Ints]:
+    """Keys of the run whose bit is 0 are passed over without a comparison, whose outcome nothing predicts."""
+    which, where = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
+    at = found = 0
+    first, last = np.searchsorted(run, keys[0]), np.searchsorted(run, keys[-1], side="right")
+    for j in range(first, last):
+        bit = (run[j] - keys[0]) >> np.uint64(shift)
+        if not (bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
+            continue
+        while at < keys.size and keys[at] < run[j]:
+            at += 1
+        while at < keys.size and keys[at] == run[j]:
+            which[found], where[found] = at, j
+            found += 1
+            at += 1
+    return which[:found].copy(), where[:found].copy()
+
+
+@njit(cache=True, nogil=True)
+def _walked(run: Words, keys: Words) -> tuple[Ints, Ints]:
+    """By walking along both."""
+    which, where = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
+    at = found = 0
+    for i in range(keys.size):
+        key = keys[i]
+        while at < run.size and run[at] < key:
+            at += 1
+        if at == run.size:
+            break
+        if run[at] == key:
+            which[found], where[found] = i, at
+            found += 1
+    return which[:found].copy(), where[:found].copy()
 
 
 def key_ranges(count: int) -> list[tuple[int, int]]:

@@ -21,6 +21,18 @@ def test_rows_are_grouped_as_numpy_would(distinct: int, span: int) -> None:
     assert of.tolist() == inverse.tolist()
 
 
+@pytest.mark.parametrize("runs", [1, 2, 3, 5, 32, 33])
+def test_sorted_runs_are_grouped_as_numpy_would(runs: int) -> None:
+    """Few ascending runs are merged, more are hashed; the first row of a group is its first in any case."""
+    random = np.random.default_rng(runs)
+    values = np.concatenate([np.sort(random.integers(0, 1000, 40)) << 40 for _ in range(runs)])
+    of, first = grouped([GroupCodes(values, 1 << 50)])
+    wanted, at, inverse = np.unique(values, return_index=True, return_inverse=True)
+    assert values[first].tolist() == wanted.tolist()
+    assert first.tolist() == at.tolist()
+    assert of.tolist() == inverse.tolist()
+
+
 def test_codes_that_do_not_fit_a_word_together_are_grouped_in_steps() -> None:
     random = np.random.default_rng(1)
     columns = [random.integers(0, 5, 20_000) * 10**12 for _ in range(4)]

@@ -80,6 +80,41 @@ def test_only_named_and_dictionary_columns_are_dictionary_encoded(tmp_path: Path
     assert encoded == {"tenant": True, "ts": True, "payload": False}
 
 
+def test_numbers_are_stored_by_their_differences_and_read_back_to_the_last_bit(tmp_path: Path) -> None:
+    """The least, the greatest, none, and decimals that fit 4, 8 and 16 bytes."""
+    table = pa.table(
+        {
+            "small": pa.array([-(2**31), None, 2**31 - 1, 0], pa.int32()),
+            "large": pa.array([2**63 - 1, -(2**63), None, -1], pa.int64()),
+            "price": pa.array(
+                [Decimal("-999.99"), Decimal("0.01"), None, Decimal("999.99")], pa.decimal128(5, 2)
+            ),
+            "total": pa.array(
+                [Decimal(10**18 - 1).scaleb(-3), None, Decimal(1 - 10**18).scaleb(-3), Decimal(0)],
+                pa.decimal128(18, 3),
+            ),
+            "sum": pa.array(
+                [Decimal(10**38 - 1), Decimal(1 - 10**38), None, Decimal(7)], pa.decimal128(38, 0)
+            ),
+        }
+    )
+    part = write(tmp_path, table, stats_columns=["large"])
+    group = pq.read_metadata(part.path).row_group(0)
+    stored = {
+        column.path_in_schema: (column.physical_type, "DELTA_BINARY_PACKED" in column.encodings)
+        for column in map(group.column, range(5))
+    }
+    assert stored == {
+        "small": ("INT32", True),
+        "large": ("INT64", True),
+        "price": ("INT32", True),
+        "total": ("INT64", True),
+        "sum": ("FIXED_LEN_BYTE_ARRAY", False),
+    }
+    assert read_part(part.path).to_pylist() == table.to_pylist()
+    assert duckdb.sql(f"select * from '{part.path}'").to_arrow_table().to_pylist() == table.to_pylist()
+
+
 def test_partition_columns_stay_out_of_the_file(tmp_path: Path) -> None:
     table = sample(2).append_column("day", pa.array(["2024-01-01"] * 2))
     part = write(tmp_path, table)

@@ -19,6 +19,7 @@ from tidemill.formats.arrow import one
 
 _WORD: Final = 1 << 63  # combined keys stay below it
 _LITERAL: Final = 1 << 40  # integers in a smaller range are their own codes
+_MOST_RUNS: Final = 32  # keys in at most so many ascending runs are merged; more are hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,9 @@ def grouped(columns: Sequence[GroupCodes]) -> tuple[Ints, Ints]:
 def _grouped(key: Ints, total: int) -> tuple[Ints, Ints]:
     if total <= 2 * key.size + 256:
         return _by_position(key, total)
+    begins = _run_begins(key, _MOST_RUNS)
+    if begins.size:
+        return _numbered(key, _merged_runs(key, begins))
     of, distinct, first = _by_hash(key)
     order = np.argsort(distinct)
     rank = np.empty(order.size, np.int64)
@@ -162,6 +166,63 @@ def _by_position(key: Ints, total: int) -> tuple[Ints, Ints]:
         of[i] = position[key[i]]
         first[of[i]] = i
     return of, first
+
+
+@njit(cache=True, nogil=True)
+def _run_begins(key: Ints, most: int) -> Ints:
+    """Where each ascending run of keys begins, and their end; empty if there are more than `most` runs."""
+    begins = np.empty(most + 1, np.int64)
+    begins[0], runs = 0, 1
+    for i in range(1, key.size):
+        if key[i] < key[i - 1]:
+            if runs == most:
+                return begins[:0]
+            begins[runs] = i
+            runs += 1
+    begins[runs] = key.size
+    return begins[: runs + 1]
+
+
+@njit(cache=True, nogil=True)
+def _merged_runs(key: Ints, begins: Ints) -> Ints:
+    """The rows in the order of their keys, equal ones in their own order. Neighbouring runs are merged until
+    one is left: cells that are merged come sorted, from a few sources."""
+    order, merged = np.arange(key.size), np.empty(key.size, np.int64)
+    while begins.size > 2:
+        fewer = np.empty(begins.size // 2 + 1, np.int64)
+        for pair in range(begins.size // 2):
+            low, middle = begins[2 * pair], begins[2 * pair + 1]
+            high = begins[min(2 * pair + 2, begins.size - 1)]
+            left, right, at = low, middle, low
+            while left < middle and right < high:
+                if key[order[right]] < key[order[left]]:
+                    merged[at] = order[right]
+                    right += 1
+                else:
+                    merged[at] = order[left]
+                    left += 1
+                at += 1
+            merged[at : at + middle - left] = order[left:middle]
+            merged[at + middle - left : high] = order[right:high]
+            fewer[pair] = low
+        fewer[-1] = key.size
+        begins = fewer
+        order, merged = merged, order
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _numbered(key: Ints, order: Ints) -> tuple[Ints, Ints]:
+    """The group of each row and the first row of each group, of rows whose keys ascend in this order."""
+    of, first = np.empty(key.size, np.int64), np.empty(key.size, np.int64)
+    size = 0
+    for i in range(order.size):
+        row = order[i]
+        if i == 0 or key[row] != key[order[i - 1]]:
+            first[size] = row
+            size += 1
+        of[row] = size - 1
+    return of, first[:size].copy()
 
 
 @njit(cache=True, nogil=True)

@@ -77,6 +77,7 @@ class LowUnit:
     extra: Sequence[str] = ()  # and cells that are added to them unchanged: those of state metrics
     admit: Admit | None = None
     days_too: bool = False  # also hand cells to 1d: no higher tile waits for the 1h tiles
+    rows: int = 1  # about how many the 5s tiles will have
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ number of rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -282,7 +282,8 @@ class Planner:
         for number, run in enumerate(spread(rows, -(-sum(rows) // UNIT_ROWS))):
             name, built = f"{number:05d}", [hours[i] for i in run]
             names |= dict.fromkeys(built, name)
-            self._plan.low.append(self._low_unit(tiles, levels, built, by_hour, partials, folder, name))
+            unit = self._low_unit(tiles, levels, built, by_hour, partials, folder, name)
+            self._plan.low.append(replace(unit, rows=sum(rows[i] for i in run)))
         by_day = _grouped(hours, HOUR_LEVEL)
         row_of = dict(zip(hours, rows, strict=True))
         days = list(by_day)

@@ -15,7 +15,7 @@ from typing import Final
 
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
-from tidemill.engine.jobs import spread
+from tidemill.engine.jobs import balanced
 from tidemill.formats.plan import plan_for
 from tidemill.model.failpoints import failpoint
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, BaseTile, TileKey, TileState, below
@@ -319,7 +319,7 @@ class Roller:
     def _build(self, plan: TilePlan, folder: Path) -> list[TilePart]:
         states = self.state_history.state_cells_for(plan.whole, folder) if plan.whole else []
         units = [replace(unit, extra=states) for unit in plan.low] if states else plan.low
-        groups = spread([1] * len(units), 2 * self.engine.parallelism)
+        groups = balanced([unit.rows for unit in units], self.engine.parallelism)
         low = [[units[i] for i in group] for group in groups]
         built = self.engine.run(_low_group, low, "tiles 5s 1m", _low_bytes(units))
         if plan.days_too:

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numba import njit
 
-from tidemill.formats.arrays import Ints, Words
+from tidemill.formats.arrays import Ints, Mask, Offsets, Words
 from tidemill.formats.arrow import one
 from tidemill.model.metrics import MetricKind
 from tidemill.outputs.rollups.accumulators.gauge import ENDS
@@ -135,16 +136,33 @@ def _tidied(column: pa.DictionaryArray) -> pa.DictionaryArray:
     indices, texts = column.indices, column.dictionary
     absent = np.asarray(indices.is_null()) if indices.null_count else None
     codes = (pc.fill_null(indices, len(texts)) if indices.null_count else indices).to_numpy()
-    used = np.zeros(len(texts) + 1, np.bool_)
-    used[codes] = True
-    at = np.flatnonzero(used[:-1])
+    at = np.flatnonzero(_used(codes, len(texts) + 1)[:-1])
     if at.size < len(texts):
         texts = texts.take(pa.array(at))
-    order = pc.array_sort_indices(texts)
-    texts = texts.take(order)
-    position = np.zeros(used.size, np.int32)
-    position[at[order.to_numpy()]] = np.arange(at.size)
-    return pa.DictionaryArray.from_arrays(pa.array(position[codes], mask=absent), texts)
+    order = pc.array_sort_indices(texts).to_numpy()
+    position = np.zeros(len(column.dictionary) + 1, np.int32)
+    position[at[order]] = np.arange(at.size)
+    if at.size == len(column.dictionary) and bool((order == np.arange(at.size)).all()):
+        return column
+    return pa.DictionaryArray.from_arrays(
+        pa.array(_renumbered(codes, position), mask=absent), texts.take(pa.array(order))
+    )
+
+
+@njit(cache=True, nogil=True)
+def _used(codes: Offsets, size: int) -> Mask:
+    found = np.zeros(size, np.bool_)
+    for i in range(codes.size):
+        found[codes[i]] = True
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _renumbered(codes: Offsets, position: Offsets) -> Offsets:
+    found = np.empty(codes.size, np.int32)
+    for i in range(codes.size):
+        found[i] = position[codes[i]]
+    return found
 
 
 def _measured(cells: pa.Table, i: int, m: Measure) -> Columns:

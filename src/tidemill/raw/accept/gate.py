@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemill.formats.arrays import Ints, Mask, Words
 from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.columns import join_at
-from tidemill.formats.key_runs import positions
+from tidemill.formats.key_runs import Lookup
 from tidemill.raw.accept.run_files import IdRun, read_run, write_run
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.ipc import read_ipc, write_ipc
@@ -165,9 +165,10 @@ def _resolve(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table]) -> _Rival
     suspects = _differing(unit, keys, tables, repeated, leader[repeated])
     if repeated.size:
         rivals.line[repeated] = _lines(keys, tables, lines, leader[repeated])
+    firsts = Lookup(keys.high[first])
     for path in unit.runs:
         run = read_run(path).within(unit.low, unit.high)
-        suspects |= _against(run, unit, keys, tables, first, group, rivals)
+        suspects |= _against(run, unit, keys, tables, first, firsts, group, rivals)
     for number in sorted(suspects):
         _resolve_exactly(unit, keys, tables, np.flatnonzero(group == number), lines, rivals)
     return rivals
@@ -201,30 +202,32 @@ def _against(
     keys: _Keys,
     tables: dict[int, pa.Table],
     first: Ints,
+    firsts: Lookup,
     group: Ints,
     rivals: _Rivals,
 ) -> set[int]:
-    """Match the keys with an earlier run; returns the groups whose ids turn out to differ."""
-    at = positions(run.high, keys.high[first])
-    inside = at < run.high.size
-    same_lane = np.zeros(first.size, np.bool_)
-    same_lane[inside] = run.high[at[inside]] == keys.high[first[inside]]
-    hits = np.flatnonzero(same_lane)
+    """Match the first row of each group with an earlier run; returns the groups whose ids turn out to
+    differ."""
+    hits, at = firsts.matches(run.high)
     if not hits.size:
         return set()
-    origins = run.origins(at[hits])
+    origins = run.origins(at)
     differ = np.asarray(pa.compute.not_equal(origins.key, _texts(unit, keys, tables, first[hits])))
     # Half a key that two events share: the rare case is decided by the ids themselves.
     suspects = set(hits[differ].tolist())
-    claimed = np.zeros(first.size, np.int64)
-    claimed[hits[~differ]] = np.flatnonzero(~differ) + 1
-    row_at = claimed[group]
-    rows = np.flatnonzero(row_at)
-    source = row_at[rows] - 1
+    known = np.flatnonzero(~differ)
+    source, rows = _members(known, first[hits[known]], np.append(first, group.size)[hits[known] + 1])
     rivals.passes[rows] = False
-    rivals.content[rows] = run.content[at[hits]][source]
+    rivals.content[rows] = run.content[at][source]
     rivals.seq[rows], rivals.line[rows] = origins.seq[source], origins.line[source]
     return suspects
+
+
+def _members(groups: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """The rows of some groups, which begin and end at these rows, each with its group."""
+    sizes = ends - begins
+    skipped = begins - (np.cumsum(sizes) - sizes)
+    return np.repeat(groups, sizes), np.repeat(skipped, sizes) + np.arange(int(sizes.sum()))
 
 
 def _texts(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints) -> pa.BinaryArray:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq  # imported where a file is opened: a query reads its files with DuckDB
 
 FOOTER_KEY: Final = b"tidemill"
+MOST_DIGITS: Final = 18  # of a decimal that fits 8 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +125,24 @@ def _row_groups(table: pa.Table, starts: Sequence[int], order: pa.Array | None) 
 
 
 def _encodings(schema: pa.Schema, dictionary: Sequence[str]) -> dict[str, object]:
-    """How columns are encoded, as the writer takes it. Times in their order differ by little: by differences
-    they take half the bytes, and are quicker both ways."""
+    """How columns are encoded, as the writer takes it. Decimals of at most 18 digits are stored as integers.
+    Times and numbers differ little from their neighbours: by differences they take fewer bytes, and are
+    quicker both ways."""
     coded = {field.name: None for field in schema if pa.types.is_dictionary(field.type)}
     coded |= dict.fromkeys(dictionary)
-    times = [field.name for field in schema if pa.types.is_timestamp(field.type) and field.name not in coded]
+    integers = [field.name for field in schema if field.name not in coded and _is_integer(field.type)]
     return {
         "use_dictionary": [*coded] or False,
-        "column_encoding": dict.fromkeys(times, "DELTA_BINARY_PACKED") or None,
+        "column_encoding": dict.fromkeys(integers, "DELTA_BINARY_PACKED") or None,
+        "store_decimal_as_integer": True,
     }
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    """Whether Parquet stores values of the type as integers of 4 or 8 bytes."""
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= MOST_DIGITS)
+    return any(is_kind(kind) for is_kind in (pa.types.is_integer, pa.types.is_timestamp, pa.types.is_date))
 
 
 def _checked(table: pa.Table) -> pa.Table:
