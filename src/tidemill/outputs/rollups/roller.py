@@ -44,7 +44,7 @@ from tidemill.outputs.rollups.planning import (
 )
 from tidemill.outputs.rollups.raw_parts import expected_rows
 from tidemill.outputs.rollups.recall import declarations, tile_builds
-from tidemill.outputs.rollups.spec import rollups_table, spec_for
+from tidemill.outputs.rollups.spec import rollups_table, show_columns, spec_for
 from tidemill.outputs.rollups.state_history import StateHistory
 from tidemill.outputs.rollups.tile_parts import TilePart
 from tidemill.storage.state.protocol import State, TileBuild
@@ -222,6 +222,7 @@ class Roller:
             done += [
                 tile for some in self._rounds(outdated) for tile in self._round(some, None, now, again=True)
             ]
+            show_columns(self.table, self.spec, now or 0)
         stale = _some(self.state.stale_tiles(self.stream.name), TILES_PER_ROUND)
         done += [tile for some in self._rounds(stale) for tile in self._round(some, fresh, now)]
         if not self._current:

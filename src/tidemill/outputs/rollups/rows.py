@@ -26,6 +26,7 @@ from tidemill.outputs.rollups.spec import (
     Measure,
     Metric,
     RollupSpec,
+    retyped_columns,
     value_type,
 )
 from tidemill.storage.tables.parts import open_part
@@ -73,10 +74,12 @@ def row_schema(spec: RollupSpec) -> pa.Schema:
 
 
 def read_part(spec: RollupSpec, path: str) -> pa.Table:
-    """The rows of a part in the columns declared now; columns added later are null."""
+    """The rows of a part in the columns declared now; null in those that were added later, and in those of
+    dimensions and measures that had another type."""
     schema = row_schema(spec)
     with open_part(path) as file:
-        metadata, there = file.metadata, set(file.schema_arrow.names)
+        metadata, stored = file.metadata, file.schema_arrow
+    there = set(stored.names) - retyped_columns(spec, stored)
     texts = [field.name for field in schema if field.type == TEXT and field.name in there]
     with open_part(path, texts, metadata=metadata) as file:
         rows = file.read(columns=[name for name in schema.names if name in there])

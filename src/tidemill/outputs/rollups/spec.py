@@ -17,6 +17,9 @@ from tidemill.model.metrics import Bins, DeclaredMetric, MetricKind, TransitionR
 from tidemill.model.names import HISTOGRAM_COLUMNS, column_name
 from tidemill.model.names import STATE_COLUMNS as STATE_COLUMNS
 from tidemill.storage import layout
+from tidemill.storage.tables.parts import open_part
+from tidemill.storage.tables.schemas import stored_schema
+from tidemill.storage.tables.snapshot import Snapshot
 from tidemill.storage.tables.table import Table
 
 STATS: Final = ("bucket", "tenant", "metric")
@@ -256,10 +259,48 @@ def _following(stream: Stream, metric: StateMetric) -> Following:
 
 
 def rollups_table(warehouse: Path, spec: RollupSpec) -> Table:
+    root = layout.rollups(warehouse, spec.stream)
+    if (known := Table.existing(root)) is not None:
+        show_columns(known, spec)
+        return known
     return Table.open(
-        layout.rollups(warehouse, spec.stream),
+        root,
         schema=spec.schema,
         partition_by=("level",),
         name=f"{spec.stream}_rollups",
         description=f"metrics of {spec.stream} at 5s, 1m, 1h, 1d, 7d",
     )
+
+
+def show_columns(table: Table, spec: RollupSpec, now: int = 0) -> None:
+    """Have the table show the declared columns, but for those that a part has in another type: Delta knows
+    one type of a column. They come back once no such part is left. Parts keep columns that are no longer
+    declared, and nobody reads them."""
+    declared = stored_schema(spec.schema, table.partition_by)
+    if _types(table.schema) != _types(declared):
+        hidden = _retyped(table.snapshot(), spec)
+        table.reshape(pa.schema([field for field in declared if field.name not in hidden]), now)
+
+
+def _retyped(snapshot: Snapshot, spec: RollupSpec) -> set[str]:
+    """Columns that some part has in another type."""
+    found: set[str] = set()
+    for path in snapshot.paths([part for part in snapshot.parts if part.rows]):
+        with open_part(path) as file:
+            found |= retyped_columns(spec, file.schema_arrow)
+    return found
+
+
+def retyped_columns(spec: RollupSpec, there: pa.Schema) -> set[str]:
+    """Columns of dimensions and measures that were declared with another type when a part was written; of a
+    measure all that it has: its count says nothing without its sum."""
+    before, now = _types(there), _types(spec.schema)
+    changed = {name for name, kind in now.items() if before.get(name, kind) != kind}
+    for measure in spec.measures if changed else ():
+        names = {field.name for field in measure_fields(measure, ends=True)}
+        changed |= names if names & changed else set()
+    return changed
+
+
+def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in schema}
