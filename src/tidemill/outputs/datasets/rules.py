@@ -244,17 +244,17 @@ def _unchanged(
     if not built and not members:
         return replace(found, withdraw=False)
     used = frozenset(member.name for member in members if member.observed) if built else frozenset()
-    stands = set_hash(used) == window.observed
+    is_current = set_hash(used) == window.observed
     late = admit(window.key.interval, members, rules, window.sealed)[1] if built else {}
     assert rules.raw_from is not None, rules
     return replace(
         found,
         used=used,
         ignored={m.name: late.get(m.name, SEALED) for m in members if m.name not in used},
-        ready=stands,
+        ready=is_current,
         desired=set_hash(used),
-        reason=None if stands else SEALED,
-        detail=None if stands else f"raw before {format_instant(rules.raw_from)} has expired",
+        reason=None if is_current else SEALED,
+        detail=None if is_current else f"raw before {format_instant(rules.raw_from)} has expired",
         check_at=None,
         blocked_by=None,
         seal=window.sealed,
