@@ -1,4 +1,5 @@
-"""An open project: land slices, tick, query; one short method for each verb. docs/python.md is made of this.
+"""An open project: land slices, tick, query; one short method for each verb. docs/python.md is generated from
+it.
 
 Opening is cheap: it starts no JVM and loads neither Arrow nor Delta. A command that only reads the state
 needs none of them. So methods import what they alone need. The wall clock is read here and nowhere below.
@@ -87,12 +88,12 @@ def wall_clock() -> int:
 
 
 def monotonic_clock() -> int:
-    """What waits go by: no step of the wall clock moves it."""
+    """The clock for waits: no step of the wall clock moves it."""
     return time.monotonic_ns() // 1000
 
 
 def _running(now: int) -> Callable[[], int]:
-    """A clock that was set to `now` this moment."""
+    """A running clock that shows `now` at this moment."""
     began = time.monotonic_ns()
     return lambda: now + (time.monotonic_ns() - began) // 1000
 
@@ -127,7 +128,7 @@ class Mill:
         self.warehouse = Warehouse(project, state, clock=self.clock, spark=spark, progress=step)
         self.workers = Workers(self.warehouse, self.clock.timer)
         self._guard = threading.Lock()
-        self._asked: Querier | None = None
+        self._shared_querier: Querier | None = None
 
     @classmethod
     def open(
@@ -172,8 +173,8 @@ class Mill:
         """Stop background work, and the Spark session if the mill started it. The mill cannot be used
         then."""
         self.workers.close()
-        if self._asked is not None:
-            self._asked.close()
+        if self._shared_querier is not None:
+            self._shared_querier.close()
         self.warehouse.close()
 
     # -- landing
@@ -359,8 +360,8 @@ class Mill:
         last but one to the last: counts, and the changed rows after the first `offset`."""
         from tidemill.outputs.datasets.changes import changes_between, chosen
 
-        story = self.windows.window(stream, arguments.instant(window))
-        first, last = chosen(story.revisions, old, new)
+        details = self.windows.window(stream, arguments.instant(window))
+        first, last = chosen(details.revisions, old, new)
         return changes_between(self.project.warehouse, first, last, tenant, offset, limit)
 
     def build(
@@ -497,8 +498,8 @@ class Mill:
         return self.warehouse.slice(id_or_prefix)
 
     def status(self) -> list[StreamStatus]:
-        """The status of each stream: slices, rows, watermark, what waits and what failed. What cannot be
-        looked at is in `faults` of its stream."""
+        """The status of each stream: slices, rows, watermark, what waits and what failed. What cannot be read
+        is in `faults` of its stream."""
         from tidemill.pipeline.status import status_of
 
         return [status_of(self.workers, name) for name in self.project.streams]
@@ -516,7 +517,7 @@ class Mill:
         return faults_of(self.state, WAREHOUSE)
 
     def scrub_status(self) -> ScrubStatus:
-        """When all files were last read and held against their checksums, and which are known to be
+        """When all files were last read and compared with their checksums, and which are known to be
         damaged."""
         return scrub_status(self.state)
 
@@ -580,13 +581,13 @@ class Mill:
 
     @property
     def _querier(self) -> Querier:
-        """One for all threads."""
+        """The querier, shared by all threads."""
         from tidemill.query.service import querier_of
 
         with self._guard:
-            if self._asked is None:
-                self._asked = querier_of(self.warehouse)
-            return self._asked
+            if self._shared_querier is None:
+                self._shared_querier = querier_of(self.warehouse)
+            return self._shared_querier
 
     def ask(
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
@@ -601,8 +602,8 @@ class Mill:
         """
         from tidemill.query.service import TenantChoice, ask
 
-        whose = TenantChoice(tenant, all_tenants, check_tenant)
-        return ask(self.warehouse, self._querier, query, whose, strict=strict, engine=engine, as_of=as_of)
+        tenants = TenantChoice(tenant, all_tenants, check_tenant)
+        return ask(self.warehouse, self._querier, query, tenants, strict=strict, engine=engine, as_of=as_of)
 
     def query(
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
@@ -625,13 +626,13 @@ class Mill:
         tiles that its number was read from, the slices, and the events after the first `offset`, by time."""
         from tidemill.query.service import TenantChoice, cell
 
-        whose = TenantChoice(tenant, all_tenants, check_tenant)
+        tenants = TenantChoice(tenant, all_tenants, check_tenant)
         at = None if start is None else arguments.instant(start)
         return cell(
             self.warehouse,
             self._querier,
             query,
-            whose,
+            tenants,
             at,
             group or {},
             as_of=as_of,
@@ -642,8 +643,8 @@ class Mill:
     def changes(
         self, stream: str, after: str | int, *, start: str | int | None = None, end: str | int | None = None
     ) -> list[Change]:
-        """The slices that changed what a span of a stream says after an instant of arrival, oldest first:
-        each came, or was retracted, `at` an instant. `ask` with `as_of` says what it was between two."""
+        """The slices that changed a span of a stream after an instant of arrival, oldest first: each arrived,
+        or was retracted, `at` an instant. `ask` with `as_of` gives an answer between two of them."""
         from tidemill.query.as_of import changes_since
 
         span = None if start is None and end is None else arguments.span(start, end)
@@ -665,10 +666,10 @@ class Mill:
         from tidemill.query.plain_sql.service import SqlLimits, run_sql
         from tidemill.query.service import TenantChoice
 
-        given = self.project.sql
+        defaults = self.project.sql
         limits = SqlLimits(
-            given.memory if memory is None else parse_size(memory),
-            given.timeout if timeout is None else parse_duration(timeout),
+            defaults.memory if memory is None else parse_size(memory),
+            defaults.timeout if timeout is None else parse_duration(timeout),
         )
         return run_sql(self.warehouse, statement, TenantChoice(tenant, all_tenants), limits, strict=strict)
 
@@ -689,9 +690,9 @@ class Mill:
         from tidemill.query.search.service import find
         from tidemill.query.service import TenantChoice
 
-        whose = TenantChoice(tenant, all_tenants, check_tenant)
+        tenants = TenantChoice(tenant, all_tenants, check_tenant)
         return find(
-            self.warehouse, stream, asked, whose, cursor, limit, total=total, strict=strict, engine=engine
+            self.warehouse, stream, asked, tenants, cursor, limit, total=total, strict=strict, engine=engine
         )
 
     def catalog(self, stream: str | None = None, tenant: str | None = None) -> list[StreamFacts]:
@@ -733,15 +734,16 @@ class Mill:
     # -- verifying and repairing
 
     def plan_repair(self, stream: str | None = None) -> RepairPlan:
-        """Look for damaged files of one stream, or of all, and plan what becomes of each. Changes nothing."""
+        """Look for damaged files of one stream, or of all, and plan what is done about each. Changes
+        nothing."""
         from tidemill.pipeline.repair import find_damages, plan_repair
 
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
         return plan_repair(self.workers, find_damages(self.workers, names))
 
     def repair(self, stream: str | None = None) -> Repaired:
-        """Set damaged files of one stream, or of all, aside in `_damaged/` of the warehouse, and make what
-        they held again from slices or raw. The result has the steps, and in `left` what is still damaged."""
+        """Set damaged files of one stream, or of all, aside in `_damaged/` of the warehouse, and make their
+        contents again from slices or raw. The result has the steps, and in `left` what is still damaged."""
         from tidemill.pipeline.repair import Repaired, RepairPlan, repair_damages
 
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
@@ -757,16 +759,15 @@ class Mill:
             self.run_until_idle(patience=REPAIR_PATIENCE)  # a daemon beside it has rounds of its own
 
     def scrub(self, stream: str | None = None) -> Scrubbed:
-        """Read every file of one stream, or of all, and hold it against its checksum. It takes no lock, so it
+        """Read every file of one stream, or of all, and compare it with its checksum. It takes no lock, so it
         can run beside a daemon. The result is `ok`, or has `damages` that say which files are damaged."""
         from tidemill.pipeline.scrub import scrub_all
 
         return scrub_all(self.warehouse, [self.project.stream(stream).name] if stream is not None else None)
 
     def verify(self, stream: str | None = None) -> Audit:
-        """Recompute the outputs of one stream, or of all, from raw and compare; files that nothing is
-        computed from are held against their checksums. The result is `ok`, or has `findings` that say what
-        differs."""
+        """Recompute the outputs of one stream, or of all, from raw and compare; other files are compared with
+        their checksums. The result is `ok`, or has `findings` that say what differs."""
         from tidemill.pipeline.verify import audit
 
         names = [stream] if stream is not None else list(self.project.streams)

@@ -50,4 +50,4 @@ def test_retry_has_the_next_round_try_failed_slices(weather):
 def test_slices_or_a_window_not_both(weather):
     refused = weather.cli("retry", "weather", "--slices", "--window", "2024-01-15T13:00:00Z")
     assert refused.code == 2
-    assert "--slices and --window are of different things" in refused.err
+    assert "--slices and --window cannot be combined" in refused.err

@@ -80,7 +80,7 @@ def test_a_conflict_beside_what_had_landed_is_1_and_a_manifest_that_is_none_is_2
 def test_the_manifest_says_all_of_it(cli, feed, extra):
     done = cli("ingest", "klines", *extra, "--manifest", "feed", "--output", "json")
     assert done.code == 2
-    assert "--manifest goes without" in done.error["message"]
+    assert "--manifest cannot be combined with" in done.error["message"]
 
 
 def test_status_counts_what_the_manifests_list(cli, feed):

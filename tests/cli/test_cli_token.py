@@ -75,8 +75,12 @@ def test_a_revoked_token_works_no_more_and_stays_in_the_list(cli, project):
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
-        (["--scope", "read"], "whose token is it?", "--all-tenants"),
-        (["--scope", "read", "--tenant", "a", "--all-tenants"], "whose token is it?", "--tenant NAME"),
+        (["--scope", "read"], "for one tenant or for all", "--all-tenants"),
+        (
+            ["--scope", "read", "--tenant", "a", "--all-tenants"],
+            "for one tenant or for all",
+            "--tenant NAME",
+        ),
         (["--all-tenants"], "a token needs a scope", "ingest, read, admin"),
         (["--scope", "read", "--tenant", " "], "cannot name a tenant", "printable"),
         (["--scope", "read", "--all-tenants", "--rate", "0"], "a rate of 0", "from 1"),

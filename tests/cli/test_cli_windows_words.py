@@ -126,7 +126,7 @@ def story(window=WINDOW, members=(), revisions=(DATASET,), rules=RULES, **more):
 
 
 def test_the_story_in_json_has_rules_cutoff_members_and_revisions():
-    document = plain_windows.story(
+    document = plain_windows.details(
         story(members=[member(desired=True, observed=True), member("9", arrival=CUTOFF + 1, ignored="late")])
     )
     assert document["rules"] == {
@@ -150,7 +150,7 @@ def test_the_story_in_json_has_rules_cutoff_members_and_revisions():
 
 
 def test_max_lateness_moves_the_last_arrival_and_not_the_cutoff():
-    document = plain_windows.story(story(rules=WindowRules(HOUR, 6 * HOUR, max_lateness=DAY)))
+    document = plain_windows.details(story(rules=WindowRules(HOUR, 6 * HOUR, max_lateness=DAY)))
     assert (document["cutoff"], document["last_arrival"]) == ("2024-01-15T20:00:00Z", "2024-01-16T20:00:00Z")
 
 
@@ -158,9 +158,9 @@ def test_a_window_under_lease_says_who_builds_it_until_when():
     held = Window(
         KEY, 9, Phase.BUILDING, owner="host-1-ab", lease_until=CUTOFF + MINUTE, attempts=2, error="disk full"
     )
-    document = plain_windows.story(story(held, revisions=(), standing=WindowStatus.BUILDING))
+    document = plain_windows.details(story(held, revisions=(), standing=WindowStatus.BUILDING))
     assert document["lease"] == {"owner": "host-1-ab", "until": "2024-01-15T20:01:00Z"}
-    shown = text_of(*views.windows.story(story(held, revisions=(), standing=WindowStatus.BUILDING)))
+    shown = text_of(*views.windows.details(story(held, revisions=(), standing=WindowStatus.BUILDING)))
     assert "host-1-ab, its lease runs until 2024-01-15T20:01:00Z" in shown
     assert "disk full" in shown
 
@@ -190,9 +190,9 @@ def test_a_withdrawn_dataset_is_no_revision_with_no_rows():
     gone = Window(
         KEY, 9, Phase.WAITING, reason="empty", detail="no slice is left", desired="c" * 64, revision=2
     )
-    shown = text_of(*views.windows.story(story(gone, standing=WindowStatus.WAITING)))
+    shown = text_of(*views.windows.details(story(gone, standing=WindowStatus.WAITING)))
     assert "2, withdrawn" in shown
-    assert not plain_windows.story(story(gone))["revisions"][0]["current"]
+    assert not plain_windows.details(story(gone))["revisions"][0]["current"]
 
 
 # -- datasets

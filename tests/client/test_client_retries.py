@@ -12,7 +12,7 @@ import pytest
 
 import tidemill
 from tidemill.client import AsyncClient, Client, ClientError, Retries, Sent
-from tidemill.client.retries import asked_pause
+from tidemill.client.retries import requested_pause
 from tidemill.model.errors import InputError, Retry, TidemillError
 
 DURABLE = {"ingestion": "aa-1", "stream": "s", "events": 1, "status": "durable"}
@@ -144,11 +144,11 @@ def test_retry_after_is_the_least_that_is_waited(call):
 
 def test_retry_after_may_be_an_instant_by_the_clock_of_the_server():
     said = {"retry-after": "Mon, 15 Jan 2024 12:00:30 GMT", "date": "Mon, 15 Jan 2024 12:00:00 GMT"}
-    assert asked_pause(httpx.Headers(said)) == 30.0
-    assert asked_pause(httpx.Headers({**said, "retry-after": said["date"]})) == 0.0
-    assert asked_pause(httpx.Headers({"retry-after": said["retry-after"]})) is None
-    assert asked_pause(httpx.Headers({"retry-after": "soon"})) is None
-    assert asked_pause(httpx.Headers()) is None
+    assert requested_pause(httpx.Headers(said)) == 30.0
+    assert requested_pause(httpx.Headers({**said, "retry-after": said["date"]})) == 0.0
+    assert requested_pause(httpx.Headers({"retry-after": said["retry-after"]})) is None
+    assert requested_pause(httpx.Headers({"retry-after": "soon"})) is None
+    assert requested_pause(httpx.Headers()) is None
 
 
 def test_it_gives_up_before_the_total_time_is_over_and_tells_the_last_problem(call):

@@ -464,7 +464,7 @@ def test_record_limit_that_does_not_fit_a_chunk_is_refused() -> None:
         (
             "version: 1\nwarehouse: ~nobody_of_that_name/x\nstreams: {s: {schema: {a: any}, gate: none}}",
             "tidemill.yaml:2",
-            "names the home of nobody",
+            "names the home of an unknown user",
         ),
         (
             "version: 1\nwarehouse: 7\nstreams: {s: {schema: {a: any}, gate: none}}",

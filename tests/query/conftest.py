@@ -20,7 +20,7 @@ from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align, parse_instant
 from tidemill.outputs.rollups.spec import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, spec_for
 from tidemill.query import Answer, Files, Querier
-from tidemill.query.source import RawAsked, RawRows
+from tidemill.query.source import RawRequest, RawRows
 
 NOW = parse_instant("2024-01-02T00:00:07Z")
 
@@ -301,7 +301,7 @@ class Shelf:
         paths = sorted((self.root / f"level={level}").glob("*.parquet"))
         return Files([str(path) for path in paths], sum(pq.read_metadata(path).num_rows for path in paths))
 
-    def rows(self, asked: RawAsked) -> RawRows:
+    def rows(self, asked: RawRequest) -> RawRows:
         made: list[dict[str, object]] = []
         for span in asked.spans:
             for row in self._made(BASE.width, span):

@@ -12,7 +12,7 @@ def test_a_ring_from_another_thread_wakes_all_who_wait():
     bell = Wakeup()
 
     async def wait() -> list[int]:
-        waiting = [asyncio.create_task(bell.heard(0, 30)) for _ in range(3)]
+        waiting = [asyncio.create_task(bell.wait(0, 30)) for _ in range(3)]
         await asyncio.sleep(0)
         threading.Thread(target=bell.ring).start()
         return await asyncio.gather(*waiting)
@@ -23,17 +23,17 @@ def test_a_ring_from_another_thread_wakes_all_who_wait():
 def test_who_remembers_how_often_it_rang_misses_nothing():
     bell = Wakeup()
     bell.ring()
-    assert asyncio.run(bell.heard(0, 30)) == 1
+    assert asyncio.run(bell.wait(0, 30)) == 1
 
 
 def test_without_a_ring_the_wait_ends():
-    assert asyncio.run(Wakeup().heard(0, 0.01)) == 0
+    assert asyncio.run(Wakeup().wait(0, 0.01)) == 0
 
 
 def test_a_loop_that_is_gone_does_not_keep_it_from_ringing():
     bell = Wakeup()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(bell.heard(0, 30))
+    task = loop.create_task(bell.wait(0, 30))
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     bell.ring()

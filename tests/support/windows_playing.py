@@ -274,7 +274,7 @@ class Playing:
     def agree_on_rows(self, window: Window, made: OracleDataset) -> None:
         assert window.file is not None
         table = pa.ipc.open_file(self.warehouse / window.file).read_all()
-        about = open_dataset(self.warehouse, dataset_of(self.warehouse, window)).said
+        about = open_dataset(self.warehouse, dataset_of(self.warehouse, window)).metadata
         assert (about["revision"], about["hash"], about["rows"]) == (made.revision, made.hash, len(made.rows))
         assert about["slices"] == sorted(made.slices)
         assert table.column_names == dataset_columns(READINGS)

@@ -77,8 +77,8 @@ class Panel(StrEnum):
     SERVE = "Serve"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from tidemill import __version__
 
         typer.echo(f"tidemill {__version__}")

@@ -93,10 +93,10 @@ def export(
     return OK
 
 
-def _target(given: str) -> Path:
+def _target(text: str) -> Path:
     """Return the user's own path; one that ends in a slash is a folder, and is created."""
-    path = Path(given)
-    if given.endswith("/") and not path.exists():
+    path = Path(text)
+    if text.endswith("/") and not path.exists():
         path.mkdir(parents=True)
     return path
 

@@ -75,6 +75,6 @@ def curl_line(url: str, stream: Stream, now: int, *, token: bool) -> str | None:
     if event is None:
         return None
     headers = ["content-type: application/json", *(["authorization: Bearer tm_…"] if token else [])]
-    given = " ".join(f"-H {shlex.quote(header)}" for header in headers)
+    options = " ".join(f"-H {shlex.quote(header)}" for header in headers)
     body = shlex.quote(json.dumps(event, ensure_ascii=False))
-    return f"curl {given} -d {body} {shlex.quote(f'{url}/v1/streams/{stream.name}/events?wait=1')}"
+    return f"curl {options} -d {body} {shlex.quote(f'{url}/v1/streams/{stream.name}/events?wait=1')}"

@@ -77,18 +77,18 @@ def ingest(
     landed: then the exit code is 1, or 2 when all were refused. Windows become complete by the bounds
     that --start and --end declare, or else by the first and last event of each file.
     """
-    given = files or []
+    names = files or []
     if manifest:
-        _check_manifest(given, start, end, source, format, empty=empty)
+        _check_manifest(names, start, end, source, format, empty=empty)
         return _from_manifests(session, stream, manifest)
-    _check(given, start, end, empty=empty)
-    total = len(given) if all(Path(file).is_file() for file in given) else None
+    _check(names, start, end, empty=empty)
+    total = len(names) if all(Path(file).is_file() for file in names) else None
     with session.mill() as mill, counted(session.bars, f"landing in {stream}", total) as advance:
         if empty:
             done = mill.ingest(stream, [], start=start, end=end, source=source, empty=True, many_windows=yes)
         else:
             done = mill.ingest(
-                stream, given, start=start, end=end, source=source, format=format, progress=advance,
+                stream, names, start=start, end=end, source=source, format=format, progress=advance,
                 many_windows=yes,
             )  # fmt: skip
     _print_landed(session, stream, done)
@@ -98,12 +98,12 @@ def ingest(
 def _check_manifest(
     files: list[str], start: str | None, end: str | None, source: str, format: str | None, *, empty: bool
 ) -> None:
-    said = {"FILES": files, "--start": start, "--end": end, "--format": format, "--empty": empty}
-    extra = [name for name, value in said.items() if value] + (["--source"] if source != "file" else [])
+    options = {"FILES": files, "--start": start, "--end": end, "--format": format, "--empty": empty}
+    extra = [name for name, value in options.items() if value] + (["--source"] if source != "file" else [])
     if extra:
         raise InputError(
-            f"--manifest goes without {', '.join(extra)}",
-            hint="the manifest names the files, says what they cover and where they come from",
+            f"--manifest cannot be combined with {', '.join(extra)}",
+            hint="the manifest names the files, their bounds and their source",
         )
 
 
@@ -119,14 +119,12 @@ def _from_manifests(session: Session, stream: str, manifests: list[str]) -> int:
 def _check(files: list[str], start: str | None, end: str | None, *, empty: bool) -> None:
     if not empty and not files:
         raise InputError(
-            "no files are named", hint="name files, globs or folders, - for standard input, or say --empty"
+            "no files are named", hint="name files, globs or folders, - for standard input, or use --empty"
         )
     if empty and files:
-        raise InputError("--empty has no files", hint="leave the files out, or --empty")
+        raise InputError("--empty takes no files", hint="leave the files out, or drop --empty")
     if empty and (start is None or end is None):
-        raise InputError(
-            "--empty says that nothing happened in a stretch of time", hint="give --start T and --end T"
-        )
+        raise InputError("--empty needs the span in which nothing happened", hint="add --start T and --end T")
 
 
 @command(

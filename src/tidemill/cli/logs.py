@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Imports inside functions keep start-up short: a command loads only what it runs.
 
 FACTS: Final = ("stream", "slice", "batch", "tile", "window", "table", "sink")
-# They tell of every call, of every compiled function, of each missing native library.
+# They log every call, every compiled function, each missing native library.
 NOISY: Final = ("py4j", "pyspark", "numba", "py.warnings")
 _NAME: Final = "tidemill-cli"
 _STYLES: Final = {

@@ -16,8 +16,8 @@ from tidemill.cli.session import Session
 from tidemill.cli.settings import CommandSettings, OutputKind, asks_for_json
 from tidemill.model.errors import InputError
 
-# The commands that each module declares. A call loads only the modules of its own words: imports are most of
-# what a short command takes.
+# The commands that each module declares. A call loads only the modules of its own commands: imports take most
+# of the time of a short command.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "project": ("init", "types", "version"),
     "ingest": ("ingest", "ingest-command", "run", "retract"),
@@ -52,9 +52,9 @@ def _with(modules: Iterable[str]) -> typer.Typer:
     return app
 
 
-def _needed_for(given: Sequence[str]) -> Iterable[str]:
+def _needed_for(arguments: Sequence[str]) -> Iterable[str]:
     """Return the modules whose commands are among the arguments; all modules if there are none."""
-    return [name for name, commands in MODULES.items() if not set(commands).isdisjoint(given)] or MODULES
+    return [name for name, commands in MODULES.items() if not set(commands).isdisjoint(arguments)] or MODULES
 
 
 class UsageError(InputError):

@@ -57,7 +57,7 @@ def init(
         raise InputError(
             f"{', '.join(there)} would be overwritten",
             where=str(folder),
-            hint="name another folder, or say --force",
+            hint="name another folder, or use --force",
         )
     (folder / "data").mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():

@@ -80,7 +80,7 @@ def query(
         typer.Option("--cell", metavar="START", help="What the row with this bucket, or total, is made of."),
     ] = None,
     group: Annotated[
-        str, typer.Option("--group", metavar="JSON", help="Of --cell: the values of GROUP BY.")
+        str, typer.Option("--group", metavar="JSON", help="With --cell: the values of GROUP BY.")
     ] = "{}",
     engine: Annotated[QueryEngine, typer.Option(help="What reads the rollups.")] = QueryEngine.DUCKDB,
     file: File = None,
@@ -91,11 +91,11 @@ def query(
     language.
     """
     kind = checked_target(session, file)
-    asked = _typed(text)
+    question = _typed(text)
     if cell is not None:
         with session.mill() as mill:
             row = mill.cell(
-                asked, None if cell == "total" else cell, _group(group),
+                question, None if cell == "total" else cell, _group(group),
                 tenant=tenant, all_tenants=all_tenants, as_of=as_of,
             )  # fmt: skip
             stale = [one.state.key.start for one in mill.state.stale_tiles(row.answer.stream)]
@@ -103,7 +103,7 @@ def query(
         return OK
     with _open(session, on_spark=engine is QueryEngine.SPARK) as mill:
         found = mill.ask(
-            asked, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value, as_of=as_of
+            question, tenant=tenant, all_tenants=all_tenants, strict=strict, engine=engine.value, as_of=as_of
         )
     from tidemill.query import Explanation
 
@@ -132,9 +132,9 @@ def changes(
     end: To = None,
     limit: Limit = 50,
 ) -> int:
-    """List the slices that changed what a span of a stream says after an instant of arrival, oldest first.
+    """List the slices that changed a span of a stream after an instant of arrival, oldest first.
 
-    Each came, or was retracted. `query --as-of` says what an answer was between two of them.
+    Each arrived, or was retracted. `query --as-of` shows what an answer was between two of them.
     """
     span = span_of(start, end)
     bounds = (None, None) if span is None else (span.start, span.end)
@@ -192,10 +192,10 @@ def search(
     language.
     """
     kind = checked_target(session, file)
-    asked = _typed(text)
+    question = _typed(text)
     with _open(session, on_spark=engine is SearchEngine.SPARK) as mill:
         found = mill.search(
-            stream, asked, tenant=tenant, all_tenants=all_tenants, cursor=cursor, limit=limit, total=total,
+            stream, question, tenant=tenant, all_tenants=all_tenants, cursor=cursor, limit=limit, total=total,
             strict=strict, engine=engine.value,
         )  # fmt: skip
     from tidemill.query.search.searching import SearchPlan
@@ -235,11 +235,11 @@ def sql(
     all_tenants: AllTenants = False,
     strict: Strict = False,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="That it may use; by default sql.memory.")
+        str | None, typer.Option(metavar="SIZE", help="Memory that it may use; by default sql.memory.")
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="After which it is stopped; by default sql.timeout."),
+        typer.Option(metavar="DURATION", help="Time after which it is stopped; by default sql.timeout."),
     ] = None,
     file: File = None,
 ) -> int:
@@ -250,14 +250,14 @@ def sql(
     only one. docs/sql.md describes the views.
     """
     kind = checked_target(session, file)
-    asked = _typed(text)
+    statement = _typed(text)
     with session.mill() as mill:
-        if not asked.strip():
+        if not statement.strip():
             found = mill.sql_views()
             session.emit(lambda: documents.sql.views(found), lambda: views.queries.sql_views(found))
             return OK
         with mill.sql(
-            asked, tenant=tenant, all_tenants=all_tenants, strict=strict, memory=memory, timeout=timeout
+            statement, tenant=tenant, all_tenants=all_tenants, strict=strict, memory=memory, timeout=timeout
         ) as answer:
             if kind is None:
                 session.emit(lambda: documents.sql.answer(answer), lambda: views.queries.sql(answer))
@@ -305,9 +305,9 @@ def _typed(text: str) -> str:
     """Return the text of the argument, or standard input for `-`."""
     if text != "-":
         return text
-    given = sys.stdin.buffer.read(MOST_BYTES)
+    content = sys.stdin.buffer.read(MOST_BYTES)
     try:
-        return given.decode()
+        return content.decode()
     except UnicodeDecodeError:
         raise InputError("standard input is not UTF-8", hint="save the text as UTF-8") from None
 

@@ -76,7 +76,8 @@ def up(session: Session, host: Host = None, port: Port = None, interval: Wait = 
     In a folder without a tidemill.yaml it writes one, with streams for events, logs and traces. When it is
     stopped, it takes no more requests, lands what is in open windows and processes it.
     """
-    from tidemill.cli.ingest import print_flushed, print_tick  # would declare its commands, too
+    # importing it at the top would declare its commands, too
+    from tidemill.cli.ingest import print_flushed, print_tick
     from tidemill.server.start import up as run
 
     wait = pause_of(interval)
@@ -121,10 +122,12 @@ def _declared(session: Session) -> Path | None:
     import yaml
 
     text = read_template("events")
-    with file.open("x", encoding="utf-8") as made:  # never over one that somebody else makes meanwhile
+    # never overwrite one that another process writes meanwhile
+    with file.open("x", encoding="utf-8") as made:
         made.write(text)
     streams = list(yaml.safe_load(text)["streams"])
-    session.show(lambda: views.serve.declared(file, streams))  # a program reads it in what `up` begins with
+    # programs find it in the first document of `up`
+    session.show(lambda: views.serve.declared(file, streams))
     return file
 
 

@@ -128,8 +128,8 @@ class Session:
     @property
     def bars(self) -> Console | None:
         """The console for progress bars; None if there are none."""
-        wanted = self.settings.output is OutputKind.TEXT and not self.settings.quiet
-        return self.errors if wanted and sys.stderr.isatty() else None
+        shown = self.settings.output is OutputKind.TEXT and not self.settings.quiet
+        return self.errors if shown and sys.stderr.isatty() else None
 
     @contextmanager
     def mill(self, progress: Progress | None = None) -> Iterator[Mill]:

@@ -110,14 +110,14 @@ def pause_of(interval: str) -> int:
 
 def asks_for_json(arguments: Sequence[str]) -> bool:
     """Return whether a command line that could not be parsed probably asks for JSON."""
-    asked = os.environ.get(OUTPUT_VARIABLE, "")
+    output = os.environ.get(OUTPUT_VARIABLE, "")
     for number, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if argument == "--":
             break
         if name == "--output":
-            asked = value if equals else next(iter(arguments[number + 1 :]), "")
-    return asked.lower() == OutputKind.JSON
+            output = value if equals else next(iter(arguments[number + 1 :]), "")
+    return output.lower() == OutputKind.JSON
 
 
 From = Annotated[
@@ -136,5 +136,5 @@ def span_of(start: str | None, end: str | None) -> Interval | None:
     )
 
 
-def instant_of(given: str | None) -> int | None:
-    return None if given is None else parse_instant(given)
+def instant_of(text: str | None) -> int | None:
+    return None if text is None else parse_instant(text)

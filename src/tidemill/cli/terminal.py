@@ -96,10 +96,10 @@ def jvm_to_log() -> Iterator[None]:
     """
     kept = os.dup(2)
     reader, writer = os.pipe()
-    ours = sys.stderr
-    if _is_descriptor_2(ours):
-        ours.flush()
-        sys.stderr = os.fdopen(kept, "w", 1, ours.encoding, "backslashreplace", closefd=False)
+    stderr = sys.stderr
+    if _is_descriptor_2(stderr):
+        stderr.flush()
+        sys.stderr = os.fdopen(kept, "w", 1, stderr.encoding, "backslashreplace", closefd=False)
     os.dup2(writer, 2)
     os.close(writer)
     # A daemon: the JVM lives as long as this process and keeps its end of the pipe.
@@ -108,7 +108,7 @@ def jvm_to_log() -> Iterator[None]:
         yield
     finally:
         sys.stderr.flush()
-        sys.stderr = ours
+        sys.stderr = stderr
         os.dup2(kept, 2)
         os.close(kept)
 

@@ -1,4 +1,4 @@
-"""The commands of those who may use the server: token create, token list, token revoke."""
+"""The commands about access to the server: token create, token list, token revoke."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def create(
     From then on every request needs a token; a running server notices at once.
     """
     if (tenant is None) != all_tenants:
-        raise InputError("whose token is it?", hint="use --tenant NAME for one tenant, or --all-tenants")
+        raise InputError("a token is for one tenant or for all", hint="use --tenant NAME, or --all-tenants")
     now = _now()
     until = None if expires is None else now + parse_duration(expires)
     made, secret = _tokens(session).create(
@@ -92,7 +92,7 @@ def revoke(
 
 
 def _tokens(session: Session) -> Tokens:
-    """They are in the warehouse folder, and need nothing of it that would have to be opened."""
+    """The tokens of the warehouse; nothing else of it is opened."""
     from tidemill.config import load_project
     from tidemill.eventtime import registered
     from tidemill.storage.bucket_path import warehouse_path

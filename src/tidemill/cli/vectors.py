@@ -1,7 +1,4 @@
-"""Commands about vectors: vector, chain and deltas only look; compact has chains made shorter.
-
-What a vector is, and which chains are compacted, is decided below; nothing is decided here.
-"""
+"""Commands about vectors: vector, chain and deltas only read; compact shortens chains."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
     from tidemill.mill import Mill
 
 StreamName = Annotated[str, typer.Argument(help="A stream of `kind: delta`.")]
-VectorId = Annotated[str, typer.Argument(metavar="ID", help="Of the vector, as its deltas spell it.")]
+VectorId = Annotated[str, typer.Argument(metavar="ID", help="The id of the vector, as its deltas spell it.")]
 Tenant = Annotated[str | None, typer.Option(metavar="T", help="The tenant, if several have the vector.")]
 
 
@@ -46,8 +43,8 @@ def vector(
     instant = instant_of(at)
     with session.mill() as mill:
         found = mill.vectors(stream, [id_], instant, tenant=tenant)
-    said = documents.vectors.vector(stream, found, instant)
-    session.emit(lambda: said, lambda: views.vectors.vector(said))
+    document = documents.vectors.vector(stream, found, instant)
+    session.emit(lambda: document, lambda: views.vectors.vector(document))
     return OK
 
 

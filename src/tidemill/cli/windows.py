@@ -1,7 +1,4 @@
-"""Commands about windows: windows and window only look; rebuild, retry and build have them built.
-
-Which windows there are, which are ready and what a rebuild does is decided below; nothing is decided here.
-"""
+"""Commands about windows: windows, timeline and window only read; rebuild, retry and build build them."""
 
 from __future__ import annotations
 
@@ -174,7 +171,7 @@ def window(
             )
             return OK
         found = mill.windows.window(stream, parse_instant(at))
-    session.emit(lambda: documents.windows.story(found), lambda: views.windows.story(found))
+    session.emit(lambda: documents.windows.details(found), lambda: views.windows.details(found))
     return OK
 
 
@@ -301,7 +298,7 @@ def _remake(
             session.note(f"what waits comes first: {plan.pending:,} landed, not accepted yet")
         return OK
     with session.working() as progress, session.mill(progress) as mill:
-        # both are asked before one is done: a stream may have only one of them
+        # both are checked before one is done: a stream may have only one of them
         mill.remake.plan(stream, start, end, rollups=rollups, index=index)
         tiles = mill.remake.rollups(stream, start, end) if rollups else None
         parts = mill.remake.index(stream, start, end) if index else None
@@ -346,7 +343,7 @@ def retry(
     them.
     """
     if slices and at is not None:
-        raise InputError("--slices and --window are of different things", hint="give one of them")
+        raise InputError("--slices and --window cannot be combined", hint="give one of them")
     with session.mill() as mill:
         if slices:
             count = mill.state.prioritise(mill.project.stream(stream).name)
@@ -401,7 +398,7 @@ def build(
 
                 if not once:
                     session.note(f"building for {location(mill.project.warehouse)}; Ctrl-C stops")
-                # declared as 0, building is left to processes like this one
+                # if it is declared as 0, building is left to processes like this one
                 at_once = concurrency or max(1, mill.project.builder.concurrency)
                 mill.build(stop, wait / SECOND, print_outcomes, at_once, once=once)
 

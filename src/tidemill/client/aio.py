@@ -221,9 +221,9 @@ class AsyncClient:
     ) -> AsyncIterator[Document]:
         """Iterate over all events that a search finds. They are fetched in pages of at most `limit`."""
         cursor: str | None = None
-        whose = TenantParameters(tenant, all_tenants)
+        tenants = TenantParameters(tenant, all_tenants)
         while True:
-            request = requests.search(stream, text, whose, limit, cursor, strict=strict)
+            request = requests.search(stream, text, tenants, limit, cursor, strict=strict)
             answer = await self._ask(request)
             rows, cursor = responses.page(answer.content)
             for row in rows:
@@ -244,8 +244,8 @@ class AsyncClient:
     ) -> Document:
         """One page of a search: `rows`, the `cursor` of the next page, and in `completeness` what is
         missing."""
-        whose = TenantParameters(tenant, all_tenants)
-        request = requests.search(stream, text, whose, limit, cursor, strict=strict)
+        tenants = TenantParameters(tenant, all_tenants)
+        request = requests.search(stream, text, tenants, limit, cursor, strict=strict)
         return await self._document(request)
 
     async def trace(self, event_id: str, *, stream: str | None = None, tenant: str | None = None) -> Document:
@@ -315,8 +315,8 @@ class AsyncClient:
     ) -> Document:
         """What one row of the answer to a query is made of: the one whose bucket begins at `start` and whose
         groups have the values of `group`. `events` is a page of its events, `cursor` that of the next."""
-        whose = TenantParameters(tenant, all_tenants)
-        request = requests.cell(text, start, group or {}, whose, as_of, limit, cursor)
+        tenants = TenantParameters(tenant, all_tenants)
+        request = requests.cell(text, start, group or {}, tenants, as_of, limit, cursor)
         return await self._document(request)
 
     async def changes(

@@ -37,7 +37,7 @@ class Ids:
             raise InputError(f"{column!r} is not a column name", hint="use a name, or a path such as meta.id")
         return cls(tuple(column.split(".")) if column is not None else (), new)
 
-    def given(self, event: Event) -> Event:
+    def with_id(self, event: Event) -> Event:
         """Return the event itself if it has an id, else a copy with a new one."""
         return _filled(event, self.path, self.new) if self.path else event
 
@@ -120,7 +120,7 @@ class RequestPacker:
                 hint="an event is a mapping, such as a dict",
             )
         try:
-            line = orjson.dumps(dict(self._ids.given(event)), default=_plain, option=_OPTIONS)
+            line = orjson.dumps(dict(self._ids.with_id(event)), default=_plain, option=_OPTIONS)
         except TypeError as error:
             raise InputError(
                 f"the event cannot be written as JSON: {error}",

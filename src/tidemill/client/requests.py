@@ -47,18 +47,18 @@ class TenantParameters:
     tenant: str | None = None
     all_tenants: bool = False
 
-    def said(self) -> dict[str, object]:
+    def fields(self) -> dict[str, object]:
         return {"tenant": self.tenant, "all_tenants": self.all_tenants or None}
 
 
 def bounds(start: Bound | None, end: Bound | None) -> dict[str, str]:
     """Return declared bounds as parameters of the last request; empty if none are declared."""
-    given = {"start": start, "end": end}
+    fields = {"start": start, "end": end}
     if start is None and end is None:
         return {}
     if start is None or end is None:
         raise InputError("declared bounds need both ends", hint="give both start and end, half-open")
-    return {name: _bound(name, value) for name, value in given.items() if value is not None}
+    return {name: _bound(name, value) for name, value in fields.items() if value is not None}
 
 
 def _bound(name: str, value: Bound) -> str:
@@ -121,27 +121,27 @@ def ingestion(id_: str) -> Request:
 
 
 def query(
-    text: str | Mapping[str, object], whose: TenantParameters, *, strict: bool, as_of: str | None
+    text: str | Mapping[str, object], tenants: TenantParameters, *, strict: bool, as_of: str | None
 ) -> Request:
-    content = _json(query=text, **whose.said(), strict=strict or None, as_of=as_of)
+    content = _json(query=text, **tenants.fields(), strict=strict or None, as_of=as_of)
     return Request("POST", "/v1/query", headers=_JSON, content=content)
 
 
-def sql(text: str, whose: TenantParameters, format_: str, *, strict: bool) -> Request:
-    content = _json(sql=text, **whose.said(), strict=strict or None, format=format_)
+def sql(text: str, tenants: TenantParameters, format_: str, *, strict: bool) -> Request:
+    content = _json(sql=text, **tenants.fields(), strict=strict or None, format=format_)
     return Request("POST", "/v1/sql", headers=_JSON, content=content)
 
 
 def search(
     stream: str,
     asked: str | Mapping[str, object],
-    whose: TenantParameters,
+    tenants: TenantParameters,
     limit: int | None,
     cursor: str | None,
     *,
     strict: bool,
 ) -> Request:
-    content = _json(search=asked, **whose.said(), limit=limit, cursor=cursor, strict=strict or None)
+    content = _json(search=asked, **tenants.fields(), limit=limit, cursor=cursor, strict=strict or None)
     path = f"/v1/streams/{quote(stream, safe='')}/search"
     return Request("POST", path, headers=_JSON, content=content)
 
@@ -163,8 +163,8 @@ def status() -> Request:
 
 
 def trace(event_id: str, stream: str | None, tenant: str | None) -> Request:
-    given = {"id": event_id, "stream": stream, "tenant": tenant}
-    return Request("GET", "/v1/trace", {name: value for name, value in given.items() if value is not None})
+    fields = {"id": event_id, "stream": stream, "tenant": tenant}
+    return Request("GET", "/v1/trace", {name: value for name, value in fields.items() if value is not None})
 
 
 def timeline(stream: str, start: str | None, end: str | None, limit: int | None) -> Request:
@@ -183,8 +183,8 @@ def window_changes(
 
 
 def rebuild(stream: str, start: str | None, end: str | None, *, include_late: bool, explain: bool) -> Request:
-    said = {"from": start, "to": end, "include_late": include_late or None, "explain": explain or None}
-    return _do(stream, "rebuild", **said)
+    fields = {"from": start, "to": end, "include_late": include_late or None, "explain": explain or None}
+    return _do(stream, "rebuild", **fields)
 
 
 def retry(stream: str, at: str | None) -> Request:
@@ -199,22 +199,22 @@ def cell(
     text: str,
     start: str | None,
     group: Mapping[str, object],
-    whose: TenantParameters,
+    tenants: TenantParameters,
     as_of: str | None,
     limit: int | None,
     cursor: str | None,
 ) -> Request:
-    given = {
+    fields = {
         "q": text,
         "start": start,
         "group": json.dumps(group),
-        "tenant": whose.tenant,
-        "all_tenants": "true" if whose.all_tenants else None,
+        "tenant": tenants.tenant,
+        "all_tenants": "true" if tenants.all_tenants else None,
         "as_of": as_of,
         "limit": _text(limit),
         "cursor": cursor,
     }
-    params = {name: value for name, value in given.items() if value is not None}
+    params = {name: value for name, value in fields.items() if value is not None}
     return Request("GET", "/v1/query/cell", params)
 
 
@@ -258,9 +258,9 @@ def results(
     if window is None:
         return _of(stream, "results")
     span = {"from": start, "to": end}
-    said = {"tenant": tenant, "revisions": "true" if revisions else None}
+    fields = {"tenant": tenant, "revisions": "true" if revisions else None}
     most = None if limit is None else str(limit)
-    return _of(stream, f"results/{quote(window, safe='')}", **span, **said, limit=most)
+    return _of(stream, f"results/{quote(window, safe='')}", **span, **fields, limit=most)
 
 
 def flush(stream: str | None) -> Request:
@@ -268,13 +268,13 @@ def flush(stream: str | None) -> Request:
 
 
 def _of(stream: str, path: str, **params: str | None) -> Request:
-    given = {name: value for name, value in params.items() if value is not None}
-    return Request("GET", f"/v1/streams/{quote(stream, safe='')}/{path}", given)
+    fields = {name: value for name, value in params.items() if value is not None}
+    return Request("GET", f"/v1/streams/{quote(stream, safe='')}/{path}", fields)
 
 
-def _do(stream: str, path: str, **said: object) -> Request:
+def _do(stream: str, path: str, **fields: object) -> Request:
     path = f"/v1/streams/{quote(stream, safe='')}/{path}"
-    return Request("POST", path, headers=_JSON, content=_json(**said), waits=WAITS)
+    return Request("POST", path, headers=_JSON, content=_json(**fields), waits=WAITS)
 
 
 def _text(number: int | None) -> str | None:
@@ -294,5 +294,5 @@ def is_here(host: str) -> bool:
         return False
 
 
-def _json(**said: object) -> bytes:
-    return json.dumps({name: value for name, value in said.items() if value is not None}).encode()
+def _json(**fields: object) -> bytes:
+    return json.dumps({name: value for name, value in fields.items() if value is not None}).encode()

@@ -106,29 +106,29 @@ class DatasetEvent:
 def document(content: bytes) -> Document:
     """Return the JSON object of a response; empty if it is something else."""
     try:
-        said = json.loads(content, parse_float=Decimal)
+        fields = json.loads(content, parse_float=Decimal)
     except (ValueError, RecursionError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def problem_of(status: int, reason: str, content: bytes) -> ClientError | None:
     """Return the error of a response; None if it is no error. Outcomes of events are not errors."""
     if status < 300:
         return None
-    said = document(content)
-    if status in _DECIDED and "outcomes" in said:
+    fields = document(content)
+    if status in _DECIDED and "outcomes" in fields:
         return None
     later = Retry.LATER if status in AGAIN else Retry.NEVER
-    title = said.get("detail") or said.get("title") or f"the server answered {status} {reason}".rstrip()
+    title = fields.get("detail") or fields.get("title") or f"the server answered {status} {reason}".rstrip()
     return ClientError(
         str(title),
-        hint=_text(said, "hint") or "",
-        where=_text(said, "where") or "",
+        hint=_text(fields, "hint") or "",
+        where=_text(fields, "where") or "",
         status=status,
-        code=_text(said, "code") or f"http_{status}",
-        retry=_retry(said) or later,
-        problem=said,
+        code=_text(fields, "code") or f"http_{status}",
+        retry=_retry(fields) or later,
+        problem=fields,
     )
 
 
@@ -147,8 +147,8 @@ def is_worth_another_try(problem: ClientError) -> bool:
 
 def sent(status: int, content: bytes) -> Sent:
     """Read the response to one request with events."""
-    said = document(content)
-    if _text(said, "ingestion") is None:
+    fields = document(content)
+    if _text(fields, "ingestion") is None:
         raise ClientError(
             f"the server answered {status}, but not as Tidemill does",
             hint="does the address lead to a Tidemill server?",
@@ -156,16 +156,16 @@ def sent(status: int, content: bytes) -> Sent:
             code="answer",
             retry=Retry.NEVER,
         )
-    found_value = said.get("status")
+    found_value = fields.get("status")
     decided = "decided" if status in _DECIDED else "durable"
     return Sent(
-        ingestions=(str(said["ingestion"]),),
-        events=_number(said, "events"),
+        ingestions=(str(fields["ingestion"]),),
+        events=_number(fields, "events"),
         status=found_value
         if isinstance(found_value, str)
         else decided,  # of a problem document it is a number
-        counts=_counts(said),
-        outcomes=_outcomes(said),
+        counts=_counts(fields),
+        outcomes=_outcomes(fields),
     )
 
 
@@ -189,29 +189,29 @@ def together(parts: Sequence[Sent]) -> Sent:
 
 
 def ingestion(content: bytes) -> Ingestion:
-    said = document(content)
+    fields = document(content)
     return Ingestion(
-        ingestion=str(said.get("ingestion", "")),
-        stream=str(said.get("stream", "")),
-        status=str(said.get("status", "")),
-        events=_number(said, "events"),
-        slice=_text(said, "slice"),
-        window=_text(said, "window"),
-        counts=_counts(said),
-        outcomes=_outcomes(said),
+        ingestion=str(fields.get("ingestion", "")),
+        stream=str(fields.get("stream", "")),
+        status=str(fields.get("status", "")),
+        events=_number(fields, "events"),
+        slice=_text(fields, "slice"),
+        window=_text(fields, "window"),
+        counts=_counts(fields),
+        outcomes=_outcomes(fields),
     )
 
 
 def page(content: bytes) -> tuple[list[Document], str | None]:
     """Return the events of one page and the cursor of the next; None after the last page."""
-    said = document(content)
-    rows = said.get("rows")
+    fields = document(content)
+    rows = fields.get("rows")
     found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return found, _text(said, "cursor")
+    return found, _text(fields, "cursor")
 
 
-def _outcomes(said: Document) -> tuple[Outcome, ...]:
-    found_value = said.get("outcomes")
+def _outcomes(fields: Document) -> tuple[Outcome, ...]:
+    found_value = fields.get("outcomes")
     return tuple(
         Outcome(
             index=_number(one, "index"),
@@ -227,23 +227,23 @@ def _outcomes(said: Document) -> tuple[Outcome, ...]:
     )
 
 
-def _counts(said: Document) -> dict[str, int]:
-    found_value = said.get("counts")
+def _counts(fields: Document) -> dict[str, int]:
+    found_value = fields.get("counts")
     pairs = found_value.items() if isinstance(found_value, dict) else ()
     return {name: count for name, count in pairs if isinstance(count, int)}
 
 
-def _text(said: Document, key: str) -> str | None:
-    value = said.get(key)
+def _text(fields: Document, key: str) -> str | None:
+    value = fields.get(key)
     return value if isinstance(value, str) else None
 
 
-def _retry(said: Document) -> Retry | None:
-    return next((one for one in Retry if one.value == said.get("retry")), None)
+def _retry(fields: Document) -> Retry | None:
+    return next((one for one in Retry if one.value == fields.get("retry")), None)
 
 
-def _number(said: Document, key: str) -> int:
-    value = said.get(key)
+def _number(fields: Document, key: str) -> int:
+    value = fields.get(key)
     return value if isinstance(value, int) else 0
 
 

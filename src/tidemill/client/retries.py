@@ -56,13 +56,13 @@ class Tries:
         return pause
 
 
-def asked_pause(headers: Mapping[str, str]) -> float | None:
+def requested_pause(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of `Retry-After`: a number, or an instant by the clock of the server."""
-    said = headers.get("retry-after", "").strip()
-    if said.isascii() and said.isdigit():
-        return float(said)
+    value = headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value)
     try:
-        until, now = parsedate_to_datetime(said), parsedate_to_datetime(headers.get("date", ""))
+        until, now = parsedate_to_datetime(value), parsedate_to_datetime(headers.get("date", ""))
     except ValueError:
         return None
     return max((until - now).total_seconds(), 0.0)

@@ -218,9 +218,9 @@ class Client:
     ) -> Iterator[Document]:
         """Iterate over all events that a search finds. They are fetched in pages of at most `limit`."""
         cursor: str | None = None
-        whose = TenantParameters(tenant, all_tenants)
+        tenants = TenantParameters(tenant, all_tenants)
         while True:
-            request = requests.search(stream, text, whose, limit, cursor, strict=strict)
+            request = requests.search(stream, text, tenants, limit, cursor, strict=strict)
             answer = self._ask(request)
             rows, cursor = responses.page(answer.content)
             yield from rows
@@ -240,8 +240,8 @@ class Client:
     ) -> Document:
         """One page of a search: `rows`, the `cursor` of the next page, and in `completeness` what is
         missing."""
-        whose = TenantParameters(tenant, all_tenants)
-        request = requests.search(stream, text, whose, limit, cursor, strict=strict)
+        tenants = TenantParameters(tenant, all_tenants)
+        request = requests.search(stream, text, tenants, limit, cursor, strict=strict)
         return self._document(request)
 
     def trace(self, event_id: str, *, stream: str | None = None, tenant: str | None = None) -> Document:
@@ -311,8 +311,8 @@ class Client:
     ) -> Document:
         """What one row of the answer to a query is made of: the one whose bucket begins at `start` and whose
         groups have the values of `group`. `events` is a page of its events, `cursor` that of the next."""
-        whose = TenantParameters(tenant, all_tenants)
-        request = requests.cell(text, start, group or {}, whose, as_of, limit, cursor)
+        tenants = TenantParameters(tenant, all_tenants)
+        request = requests.cell(text, start, group or {}, tenants, as_of, limit, cursor)
         return self._document(request)
 
     def changes(

@@ -10,7 +10,7 @@ import httpx
 from tidemill.client import requests, responses
 from tidemill.client.requests import Request, Rules
 from tidemill.client.responses import ClientError
-from tidemill.client.retries import asked_pause
+from tidemill.client.retries import requested_pause
 from tidemill.model.errors import InputError
 
 Seen = httpx.Response | httpx.TransportError  # what came of a try
@@ -57,18 +57,20 @@ class Attempts:
             return seen
         return self.lost(seen, None)
 
-    def lost(self, seen: Seen, asked: float | None) -> float:
-        """Return seconds until a lost connection is tried again; `asked` is the pause that the server set."""
+    def lost(self, seen: Seen, pause: float | None) -> float:
+        """Return seconds until a lost connection is tried again; `pause` is the one that the server set."""
         problem = _problem(seen)
         if isinstance(seen, httpx.Response):
-            value = asked_pause(seen.headers)
-            asked = value if value is not None else asked
+            value = requested_pause(seen.headers)
+            pause = value if value is not None else pause
         if problem is None:
-            return self._pause(responses.unreachable(str(seen.request.url), EOFError("it ended")), asked)
-        return self._pause(problem, asked)
+            return self._pause(responses.unreachable(str(seen.request.url), EOFError("it ended")), pause)
+        return self._pause(problem, pause)
 
-    def _pause(self, problem: ClientError, asked: float | None) -> float:
-        pause = self._tries.pause(self._clock(), asked) if responses.is_worth_another_try(problem) else None
+    def _pause(self, problem: ClientError, requested: float | None) -> float:
+        pause = (
+            self._tries.pause(self._clock(), requested) if responses.is_worth_another_try(problem) else None
+        )
         if pause is None:
             raise problem
         return pause

@@ -75,9 +75,9 @@ def unused(stream: Stream) -> Iterator[ConfigFinding]:
     why, instead = (
         ("mode is processing", "mode: event") if declared.enabled else ("enabled is false", "enabled: true")
     )
-    given = [key for key in ("column", "type") if getattr(declared, key) is not None]
-    if given and not declared.in_use:
-        verb, names = "is" if len(given) == 1 else "are", " and ".join(given)
+    set_keys = [key for key in ("column", "type") if getattr(declared, key) is not None]
+    if set_keys and not declared.in_use:
+        verb, names = "is" if len(set_keys) == 1 else "are", " and ".join(set_keys)
         message = f"{names} {verb} declared and not used, since {why}"
         yield ConfigFinding(
             ("event_time",), message, f"set {instead} to use the event time, or leave {names} out"
@@ -194,27 +194,27 @@ def _csv(stream: Stream) -> Iterator[ConfigFinding]:
 def _json(stream: Stream) -> Iterator[ConfigFinding]:
     if "json_rows" not in stream.model_fields_set:
         return
-    said = stream.json_rows
+    declared = stream.json_rows
     if stream.format not in ("auto", "json"):
         message = f"slices of format {stream.format} are not JSON"
         yield ConfigFinding(("json",), message, "remove json, or set format: json")
-    elif said.path is not None and stream.format != "json":
+    elif declared.path is not None and stream.format != "json":
         message = "by its looks alone, an object on one line is a record of NDJSON"
         yield ConfigFinding(("json", "path"), message, "set format: json")
-    for path, column in listed(("json", "columns"), said.columns):
+    for path, column in listed(("json", "columns"), declared.columns):
         if "." in column:
             message = f"{column!r} is a path, and a value of an array has a plain name"
             yield ConfigFinding(path, message, "name it without dots; what is inside it has its own names")
-    yield from repeats(("json", "columns"), said.columns)
-    if said.columns:
+    yield from repeats(("json", "columns"), declared.columns)
+    if declared.columns:
         outer = [column for column in stream.fields if column.partition(".")[0] == column]
-        yield from _all_required(stream, ("json", "columns"), said.columns, outer)
+        yield from _all_required(stream, ("json", "columns"), declared.columns, outer)
 
 
 def _all_required(
-    stream: Stream, path: Path, columns: Collection[str], wanted: Collection[str]
+    stream: Stream, path: Path, columns: Collection[str], names: Collection[str]
 ) -> Iterator[ConfigFinding]:
-    for column in wanted:
+    for column in names:
         if stream.fields[column].required and column not in columns:
             message = f"the required column {column!r} is not among them"
             yield ConfigFinding(path, message, "add it, or make it optional in the schema")

@@ -146,8 +146,8 @@ def _term(at: Path, stream: Stream, term: Term, broken: Collection[Path]) -> Ite
         message = f"{term.metric!r} is a {metric.kind}"
         yield ConfigFinding(at, message, "a ratio is made of counters and of transitions of state metrics")
     else:
-        given = {"transition": term.transition, "from": term.from_, "to": term.to}
-        for key in (key for key, value in given.items() if value is not None):
+        set_keys = {"transition": term.transition, "from": term.from_, "to": term.to}
+        for key in (key for key, value in set_keys.items() if value is not None):
             message = f"{term.metric!r} is a counter and has no transitions"
             yield ConfigFinding((*at, key), message, f"leave {key} out, or name a state metric")
 

@@ -92,11 +92,11 @@ def unused_vectors(stream: Stream) -> Iterator[ConfigFinding]:
     if stream.kind == "delta" and stream.retention.raw is not None:
         message = "raw of deltas does not expire: a chain that is made again needs all of it"
         yield ConfigFinding(("retention", "raw"), message, "leave it out")
-    given, strategy = stream.compaction.model_fields_set, stream.compaction.strategy
-    if "keep_recent" in given and strategy not in _KEEPS_RECENT:
+    set_keys, strategy = stream.compaction.model_fields_set, stream.compaction.strategy
+    if "keep_recent" in set_keys and strategy not in _KEEPS_RECENT:
         message = f"{strategy} keeps no deltas by their number"
         yield ConfigFinding(("compaction", "keep_recent"), message, f"use strategy: {one_of(_KEEPS_RECENT)}")
-    if "interval" in given and strategy != "time_boundary":
+    if "interval" in set_keys and strategy != "time_boundary":
         message = f"{strategy} knows no boundaries of time"
         yield ConfigFinding(
             ("compaction", "interval"), message, "use strategy: time_boundary, or leave it out"

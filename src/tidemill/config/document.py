@@ -85,14 +85,14 @@ def _compose(text: str, file: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{file}:{mark.line + 1}" if mark else file
-        said = " ".join(part for part in (error.context, error.problem) if part)
-        raise ConfigError(f"this is not YAML: {said}", hint=_SYNTAX_HINT, where=where) from None
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise ConfigError(f"this is not YAML: {problem}", hint=_SYNTAX_HINT, where=where) from None
     except yaml.reader.ReaderError as error:
         where = f"{file}:{text.count(chr(10), 0, error.position) + 1}"
         raise ConfigError(f"this is not YAML: {error.reason}", hint=_SYNTAX_HINT, where=where) from None
     except (yaml.YAMLError, RecursionError) as error:
-        said = str(error).splitlines()[0]
-        raise ConfigError(f"this is not YAML: {said}", hint=_SYNTAX_HINT, where=file) from None
+        problem = str(error).splitlines()[0]
+        raise ConfigError(f"this is not YAML: {problem}", hint=_SYNTAX_HINT, where=file) from None
     return node
 
 
@@ -156,5 +156,5 @@ class _Reader:
         return self._position or line_position(self._document.file, node.start_mark.line + 1)
 
     def _report(self, node: yaml.Node, path: Path, message: str, hint: str) -> None:
-        said = f"{dotted(path)}: {message}" if path else message
-        self._document.problems.append(Problem(self._at(node), said, hint))
+        text = f"{dotted(path)}: {message}" if path else message
+        self._document.problems.append(Problem(self._at(node), text, hint))

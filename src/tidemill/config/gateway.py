@@ -24,19 +24,19 @@ MAX_PANES: Final = 10_000  # parts that the statistics of a sliding window are m
 
 def _share(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise wrong(f"{value!r} is no share", "use a number above 0 and at most 1, such as 0.8")
+        raise wrong(f"{value!r} is not a share", "use a number above 0 and at most 1, such as 0.8")
     return float(value)
 
 
 def _change(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise wrong(f"{value!r} is no relative change", "use a number above 0: 0.5 is half as much again")
+        raise wrong(f"{value!r} is not a relative change", "use a number above 0: 0.5 is half as much again")
     return float(value)
 
 
 def _host(value: str) -> str:
     if not value.strip() or not value.isprintable() or " " in value:
-        raise wrong(f"{value!r} is no host", "use 127.0.0.1, ::1, localhost, or an address of this machine")
+        raise wrong(f"{value!r} is not a host", "use 127.0.0.1, ::1, localhost or an address of this machine")
     return value
 
 
@@ -77,7 +77,7 @@ class SlidingWindow(pydantic.BaseModel):
         if self.size < self.step:
             raise wrong("step is longer than size", "make step as long as size, or shorter")
         if self.size // math.gcd(self.size, self.step) > MAX_PANES:
-            raise wrong("size and step have too little in common", "make size a multiple of step")
+            raise wrong("size and step have too small a common divisor", "make size a multiple of step")
         return self
 
 
@@ -114,7 +114,7 @@ class AdaptiveWindow(pydantic.BaseModel):
         return self
 
 
-def _adaptive_unless_said(value: object) -> object:
+def _adaptive_by_default(value: object) -> object:
     """Adaptive is the default kind even if other keys are set: the environment sets them one by one."""
     adaptive = AdaptiveWindow.model_fields.keys()
     if isinstance(value, dict) and value.get("kind") is None and value.keys() <= adaptive:
@@ -124,7 +124,7 @@ def _adaptive_unless_said(value: object) -> object:
 
 BufferWindow = FixedWindow | SlidingWindow | SessionWindow | AdaptiveWindow
 DeclaredWindow = Annotated[
-    BufferWindow, pydantic.Field(discriminator="kind"), BeforeValidator(_adaptive_unless_said)
+    BufferWindow, pydantic.Field(discriminator="kind"), BeforeValidator(_adaptive_by_default)
 ]
 
 
@@ -266,8 +266,8 @@ class GatewaySettings(pydantic.BaseModel):
 def settings_of(gateway: GatewaySettings, own: StreamGateway) -> GatewaySettings:
     """How the events of a stream are gathered. Without a memory trigger, windows are still closed before
     senders would have to wait."""
-    said = {key: getattr(own.triggers, key) for key in own.triggers.model_fields_set}
-    triggers = gateway.triggers.model_copy(update=said)
+    own_triggers = {key: getattr(own.triggers, key) for key in own.triggers.model_fields_set}
+    triggers = gateway.triggers.model_copy(update=own_triggers)
     if triggers.memory is None:
         triggers = triggers.model_copy(update={"memory": gateway.memory.high_water})
     return gateway.model_copy(update={"window": own.window or gateway.window, "triggers": triggers})

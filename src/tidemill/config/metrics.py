@@ -57,7 +57,7 @@ def _one_or_more(value: object) -> object:
 
 def _rule_name(name: str) -> str:
     if name == CHANGE:
-        raise wrong(f"{CHANGE!r} is the name of the transitions that are counted anyway", "use another name")
+        raise wrong(f"{CHANGE!r} is reserved: those transitions are always counted", "use another name")
     return name
 
 
@@ -127,7 +127,7 @@ class Histogram(pydantic.BaseModel):
     @model_validator(mode="after")
     def _bounds_or_accuracy(self) -> Histogram:
         if self.bounds is not None and self.accuracy is not None:
-            raise wrong("bounds and accuracy are two ways to say the same", "give one of the two")
+            raise wrong("bounds and accuracy cannot be combined", "use one of them")
         return self
 
     @property

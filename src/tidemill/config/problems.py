@@ -66,8 +66,8 @@ class Document:
         self.warnings.append(self._problem(path, message, hint))
 
     def _problem(self, path: Path, message: str, hint: str) -> Problem:
-        said = f"{dotted(path)}: {message}" if path else message
-        return Problem(self.position(path), said, hint)
+        text = f"{dotted(path)}: {message}" if path else message
+        return Problem(self.position(path), text, hint)
 
 
 def dotted(path: Path) -> str:

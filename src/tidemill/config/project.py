@@ -57,7 +57,7 @@ def _folder(value: object) -> object:
         try:
             Path(value).expanduser()
         except RuntimeError:
-            raise wrong(f"{value!r} names the home of nobody", "write the path in full") from None
+            raise wrong(f"{value!r} names the home of an unknown user", "write the path in full") from None
     return value
 
 
@@ -65,7 +65,7 @@ def _bucket(value: str) -> str:
     """An address of a bucket: nothing in it may be a secret, since it becomes the name of a folder."""
     parts = urlsplit(value)
     name, prefix = parts.netloc, parts.path.strip("/")
-    if "@" in value or parts.query or parts.fragment:  # which may hold a secret: it is not repeated
+    if "@" in value or parts.query or parts.fragment:  # the value may hold a secret: it is not repeated
         raise wrong(
             "the address of a bucket holds no credentials and no options",
             "write s3://BUCKET/PREFIX; credentials and the endpoint come from the environment",
@@ -196,7 +196,7 @@ _SCHEMA: Final = re.compile(r"(?!pg_|public$|information_schema$)[a-z_][a-z0-9_]
 
 
 def _state_url(value: object) -> object:
-    """Never shown, not even in an error: it may hold a password."""
+    """The address of the state. It is never shown, not even in an error: it may hold a password."""
     if value is not None and not (
         isinstance(value, str) and value.strip().startswith(("postgresql://", "postgres://"))
     ):

@@ -71,8 +71,8 @@ class Field(pydantic.BaseModel):
     @property
     def notes(self) -> dict[str, str]:
         """The documentation of the column; Delta, Arrow and Spark call it field metadata."""
-        said = {"unit": self.unit, "comment": self.description, "standard_name": self.standard_name}
-        return {**self.metadata, **{key: text for key, text in said.items() if text}}
+        notes = {"unit": self.unit, "comment": self.description, "standard_name": self.standard_name}
+        return {**self.metadata, **{key: text for key, text in notes.items() if text}}
 
     @model_validator(mode="before")
     @classmethod

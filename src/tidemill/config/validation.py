@@ -18,7 +18,7 @@ from tidemill.config.problems import Path
 from tidemill.model.suggestions import choices
 
 _SECTION: Final = "should be a section of keys and values"
-_WORDS: Final = {
+_MESSAGES: Final = {
     "string_type": ("should be text", "put quotes around it"),
     "bool_type": ("should be true or false", "use true or false"),
     "int_type": ("should be a whole number", "use digits only"),
@@ -109,11 +109,11 @@ def _finding(
         return ConfigFinding(
             (*path, "kind"), f"{_shown(tag)} is not a valid kind", choices(tag, valid, "choices")
         )
-    if kind in _WORDS:
-        words, hint = _WORDS[kind]
+    if kind in _MESSAGES:
+        words, hint = _MESSAGES[kind]
         return ConfigFinding(path, f"{_shown(value)} {words.format(**context)}", hint)
-    said = detail["msg"].removeprefix("Input ")
-    return ConfigFinding(path, f"{_shown(value)} {said}", "`tidemill init DIR` writes an example")
+    reason = detail["msg"].removeprefix("Input ")
+    return ConfigFinding(path, f"{_shown(value)} {reason}", "`tidemill init DIR` writes an example")
 
 
 def _path(data: object, location: Sequence[str | int]) -> Path:

@@ -63,14 +63,14 @@ class CompactionSettings(pydantic.BaseModel):
 
 
 def with_implied(data: Mapping[str, object]) -> dict[str, object]:
-    """What is declared of a stream of deltas, with the columns that follow from its being one.
+    """The declaration of a delta stream with the columns that it implies.
 
-    Those of `vector`, and `delta_id` when it is the identity; where there is no schema at all, also those
-    that other sections name. What cannot be a column is left for its own section to complain about.
+    These are the columns of `vector`, `delta_id` if it is the identity, and if there is no schema at all also
+    those that other sections name. A name that cannot be a column is reported by its own section.
     """
     out = dict(data)
     out.setdefault("identity", DELTA_ID)
-    given = out.get("schema")
+    schema = out.get("schema")
     fields: dict[str, object] = {}
     if "schema" not in out:
         names = out["identity"]
@@ -80,7 +80,7 @@ def with_implied(data: Mapping[str, object]) -> dict[str, object]:
         tenant = out.get("tenant")
         named = tenant if isinstance(tenant, str) else _inside(out, "tenant", "column")
         fields |= _field(named, "string", required=True)
-    elif not isinstance(given, Mapping):
+    elif not isinstance(schema, Mapping):
         return out
     elif out["identity"] == DELTA_ID:
         fields |= _field(DELTA_ID, "string", required=True)
@@ -88,7 +88,7 @@ def with_implied(data: Mapping[str, object]) -> dict[str, object]:
         name = _inside(out, "vector", key)
         default = Vector.model_fields[key].default
         fields |= _field(name if is_column(name) else default, kind, required=key in ("id", "op"))
-    out["schema"] = {**fields, **given} if isinstance(given, Mapping) else fields
+    out["schema"] = {**fields, **schema} if isinstance(schema, Mapping) else fields
     return out
 
 

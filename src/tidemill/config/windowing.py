@@ -159,12 +159,12 @@ class WindowDeclaration(pydantic.BaseModel):
         valid = f"a {self.kind} window needs {' and '.join(needed)}"
         if optional:
             valid += ", and may have " + " and ".join("a key" if one == "key" else one for one in optional)
-        given = [name for name in _OF_KINDS if getattr(self, name) not in (None, ())]
-        if extra := [name for name in given if name not in (*needed, *optional)]:
+        set_keys = [name for name in _OF_KINDS if getattr(self, name) not in (None, ())]
+        if extra := [name for name in set_keys if name not in (*needed, *optional)]:
             if "key" in extra:
                 valid += "; group_by separates results within a window"
             raise wrong(f"a {self.kind} window has no {' or '.join(extra)}", valid)
-        if missing := [name for name in needed if name not in given]:
+        if missing := [name for name in needed if name not in set_keys]:
             verb = "is" if len(missing) == 1 else "are"
             raise wrong(f"{' and '.join(missing)} {verb} missing", valid)
         return self

@@ -66,17 +66,17 @@ class Ordering(Generic[Row]):
         """What comes out now (rows in order, then a Watermark, each time that it moved), and the rows that
         were late. All rows of a push meet the same watermark: as it is after idle sources were removed."""
         out = self.tick(arrival)
-        met = self.clock.watermark
-        arrived = [replace(row, met=met) for row in rows]
+        watermark = self.clock.watermark
+        arrived = [replace(row, met=watermark) for row in rows]
         if not arrived:
             return out, []
         newest = max(row.time for row in arrived)
         seen = self.max_timestamp_seen
         self.max_timestamp_seen = newest if seen is None else max(seen, newest)
-        late = [row for row in arrived if met is not None and row.time <= met]
+        late = [row for row in arrived if watermark is not None and row.time <= watermark]
         self.late_dropped += len(late)
         for row in arrived:
-            if met is None or row.time > met:
+            if watermark is None or row.time > watermark:
                 heapq.heappush(self._heap, (row.time, next(self._numbers), row))
                 self.buffered_bytes += row.size
         out += self._advance(self.clock.see(source, newest, arrival))

@@ -38,18 +38,18 @@ class StreamClock:
 
         If all are silent, those with the latest slice still hold the watermark.
         """
-        marks = [s.clock.watermark for s in self._active(instant) if s.clock.watermark is not None]
-        return self._moved(min(marks)) if marks else self
+        watermarks = [s.clock.watermark for s in self._active(instant) if s.clock.watermark is not None]
+        return self._moved(min(watermarks)) if watermarks else self
 
     def see(self, source: str, newest: int, arrival: int) -> StreamClock:
         """The clock after a slice of the source was accepted whose newest record is at `newest`. What the
         slice itself met is `at(arrival).watermark`."""
-        met = self.at(arrival)
+        before = self.at(arrival)
         known = self.sources.get(source, SourceClock(Clock(self.tolerance), arrival))
         # A tolerance that was declared later applies from here on; a clock never goes back because of it.
         clock = replace(known.clock, tolerance=self.tolerance).advance(newest)
-        heard = SourceClock(clock, max(known.arrival, arrival))
-        return replace(met, sources={**self.sources, source: heard}).at(arrival)
+        source_clock = SourceClock(clock, max(known.arrival, arrival))
+        return replace(before, sources={**self.sources, source: source_clock}).at(arrival)
 
     def forced(self, watermark: int) -> StreamClock:
         """Return the clock after the buffer released everything up to `watermark`."""

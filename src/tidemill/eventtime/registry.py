@@ -203,8 +203,8 @@ def read_time(parser: Parser, value: object) -> int:
     try:
         return index(found)  # type: ignore[arg-type]
     except TypeError:
-        said = repr(found)[:40]
-        raise ValueError(f"the parser returned {said}, not whole microseconds") from None
+        shown = repr(found)[:40]
+        raise ValueError(f"the parser returned {shown}, not whole microseconds") from None
 
 
 def _described(point: EntryPoint) -> str:
@@ -212,7 +212,7 @@ def _described(point: EntryPoint) -> str:
     return f"{point.value}{package}"
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     text = str(error) or "no reason given"
     return text if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {text}"
 
@@ -222,7 +222,7 @@ def _load(point: EntryPoint) -> Parser:
         parser = point.load()
     except Exception as error:  # a module may raise anything while it is imported
         raise InputError(
-            f"event-time type {point.name!r} cannot be loaded from {point.value}: {_said(error)}",
+            f"event-time type {point.name!r} cannot be loaded from {point.value}: {_reason(error)}",
             hint="repair or uninstall the package that provides it",
         ) from error
     if not callable(parser):

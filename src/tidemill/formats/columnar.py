@@ -153,8 +153,8 @@ def _instants(array: pa.Array) -> pa.Array:
 
 def _structs(array: pa.StructArray, name: str) -> list[str]:
     fields = {
-        array.type.field(place).name: _texts(child, f"{name}.{array.type.field(place).name}")
-        for place, child in enumerate(array.flatten())
+        array.type.field(position).name: _texts(child, f"{name}.{array.type.field(position).name}")
+        for position, child in enumerate(array.flatten())
     }
     return _where_valid(array, objects(fields, len(array)))
 

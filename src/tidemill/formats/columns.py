@@ -428,9 +428,9 @@ def _from_wall(shown: Ints, zone: str | None) -> tuple[Ints, Mask]:
     left to `decide`."""
     if zone is None:
         return shown, np.zeros(shown.size, np.bool_)
-    hours, place = np.unique(shown // HOUR, return_inverse=True)
+    hours, positions = np.unique(shown // HOUR, return_inverse=True)
     where = zone_named(zone)
     found = [wall_offset(where, hour * HOUR, hour * HOUR + HOUR - 1) for hour in hours.tolist()]
     offset = np.array([0 if one is None else one for one in found], np.int64)
     certain = np.array([one is not None for one in found], np.bool_)
-    return shown - offset[place], certain[place]
+    return shown - offset[positions], certain[positions]

@@ -1,7 +1,7 @@
 """The rules for one record, in plain Python: the order in which they apply and the reason each gives.
 
-This is the definition. The vectorised path in `stage` accepts only records that would pass here with the same
-values, and sends all others here, so speed matters little.
+This is the definition. The vectorised path in `read` accepts only records that would pass here with the same
+values, and passes all others on to this module, so speed matters little here.
 """
 
 from __future__ import annotations
@@ -275,18 +275,18 @@ def _event_type(value: object, plan: ReadPlan) -> str | None:
     return found
 
 
-def _instant(found: object, said: str, type: str, parser: Parser | None, zone: str | None) -> int:
-    """The value of a column as an instant; `said` names the column in errors."""
+def _instant(found: object, label: str, type: str, parser: Parser | None, zone: str | None) -> int:
+    """The value of a column as an instant; `label` names the column in errors."""
     if found is None:
-        raise RuleError(Reject.BAD_TIME, f"{said} is missing")
+        raise RuleError(Reject.BAD_TIME, f"{label} is missing")
     if isinstance(found, Number):
         found = found.plain()
     try:
         instant = read_time(parser or (iso8601_in(zone) if type == "iso8601" else resolve(type)), found)
     except ValueError as error:
-        raise RuleError(Reject.BAD_TIME, f"{said} is no {type}: {error}") from None
+        raise RuleError(Reject.BAD_TIME, f"{label} is no {type}: {error}") from None
     if not MIN_INSTANT <= instant < MAX_INSTANT:
-        raise RuleError(Reject.BAD_TIME, f"{said} lies outside the years 1 to 9999")
+        raise RuleError(Reject.BAD_TIME, f"{label} lies outside the years 1 to 9999")
     return instant
 
 
@@ -298,8 +298,8 @@ def message_time(messages: Iterable[object], rule: MessageRule) -> int | None:
         time = rule.times.get(name) if isinstance(name, str) else None
         if time is not None:
             body = message if rule.body is None else at(message, rule.body)
-            said = f"{time.column} of message {number}, of stream {name},"
-            return _instant(at(body, time.column), said, time.type, time.parser, time.zone)
+            label = f"{time.column} of message {number}, of stream {name},"
+            return _instant(at(body, time.column), label, time.type, time.parser, time.zone)
     return None
 
 
@@ -380,8 +380,8 @@ def _delta(value: object, rule: DeltaRule) -> None:
     op = _op(value, rule)
     indices = _indices(value, rule)
     if indices is not None and op in (Op.REPLACE, Op.DELETE):
-        said = "all components" if op is Op.REPLACE else "the whole vector"
-        raise RuleError(Reject.WRONG_TYPE, f"{op} is about {said} and takes no {rule.indices}")
+        scope = "all components" if op is Op.REPLACE else "the whole vector"
+        raise RuleError(Reject.WRONG_TYPE, f"{op} is about {scope} and takes no {rule.indices}")
     _values(value, rule, op, indices)
 
 
@@ -391,8 +391,8 @@ def _op(value: object, rule: DeltaRule) -> Op:
     if found is None:
         raise RuleError(Reject.MISSING_FIELD, f"{rule.op} is required: {known}")
     if not isinstance(found, str) or found not in OPS:
-        said = repr(found[:80]) if isinstance(found, str) else "what it is"
-        raise RuleError(Reject.WRONG_TYPE, f"{rule.op} cannot be {said}; it is one of {known}")
+        shown = repr(found[:80]) if isinstance(found, str) else "what it is"
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.op} cannot be {shown}; it is one of {known}")
     return Op(found)
 
 
@@ -404,13 +404,13 @@ def _indices(value: object, rule: DeltaRule) -> int | None:
     if not isinstance(found, list):
         raise RuleError(Reject.WRONG_TYPE, f"{rule.indices} is not of type array")
     seen: set[int] = set()
-    for place, item in enumerate(found):
+    for position, item in enumerate(found):
         index = item.integer() if isinstance(item, Number) else None
         if index is None or not 0 <= index < rule.dimension:
             valid = f"a whole number from 0 to {rule.dimension - 1}"
-            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is not {valid}")
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{position}] is not {valid}")
         if index in seen:
-            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{place}] is {index} again; list each once")
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.indices}[{position}] is {index} again; list each once")
         seen.add(index)
     return len(seen)
 
@@ -426,11 +426,11 @@ def _values(value: object, rule: DeltaRule, op: Op, indices: int | None) -> None
         raise RuleError(Reject.WRONG_TYPE, f"{rule.values} is not of type array")
     if len(found) not in takes:
         meant = f" for {indices} {rule.indices}" if indices is not None and op is not Op.OFFSET else ""
-        said = f"{op} takes {_numbers(takes)}{meant}, and there are {len(found)}"
-        raise RuleError(Reject.WRONG_TYPE, f"{rule.values}: {said}")
-    for place, item in enumerate(found):
+        problem = f"{op} takes {_numbers(takes)}{meant}, and there are {len(found)}"
+        raise RuleError(Reject.WRONG_TYPE, f"{rule.values}: {problem}")
+    for position, item in enumerate(found):
         if not isinstance(item, Number) or not math.isfinite(float(item.text)):
-            raise RuleError(Reject.WRONG_TYPE, f"{rule.values}[{place}] is not a finite number of 64 bits")
+            raise RuleError(Reject.WRONG_TYPE, f"{rule.values}[{position}] is not a finite number of 64 bits")
 
 
 def sizes_of(op: Op, indices: int | None, dimension: int) -> tuple[int, ...]:

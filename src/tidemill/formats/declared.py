@@ -70,7 +70,7 @@ def declared_column(stream: Stream, name: str) -> Column:
 
 
 def vector_columns(vector: Vector) -> tuple[Column, Column, Column, Column]:
-    """How raw keeps what a delta says: its vector, its operation, its values and its indices."""
+    """The columns of raw for a delta: its vector, its operation, its values and its indices."""
     return (
         Column(vector.id, "string"),
         Column(vector.op, "string"),
@@ -134,9 +134,9 @@ class RawColumn:
 
     def to_footer(self) -> dict[str, object]:
         one = self.column
-        said = {"name": one.name, "path": list(self.path), "type": one.type}
+        fields = {"name": one.name, "path": list(self.path), "type": one.type}
         more = {"scale": one.scale or None, "items": one.items, "zone": one.zone}
-        return said | {key: value for key, value in more.items() if value is not None}
+        return fields | {key: value for key, value in more.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class RawColumns:
 
     columns: tuple[RawColumn, ...]
     misfits: frozenset[str] = frozenset()  # fields with a value that the column cannot hold: null in the part
-    # Fields whose columns may say less than payloads: decimals that were rounded, an integer -0 as a float.
+    # Fields whose columns may differ from payloads: decimals that were rounded, an integer -0 as a float.
     rounded: frozenset[str] = frozenset()
     keeps_payload: bool = True  # False: values that columns give back are left out of payloads
     spellings: tuple[tuple[str, str], ...] = ()  # fields left out of payloads, and how values were written
@@ -155,8 +155,8 @@ class RawColumns:
     def id(self) -> str:
         """An identifier, equal for declarations that make equal columns."""
         fields = [one.to_footer() for one in self.columns]
-        said = json.dumps(fields if self.keeps_payload else [fields, LEFT_OUT], separators=(",", ":"))
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        identity = json.dumps(fields if self.keeps_payload else [fields, LEFT_OUT], separators=(",", ":"))
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
     @cached_property
     def own(self) -> tuple[RawColumn, ...]:
@@ -191,18 +191,18 @@ def _fields(
 ) -> list[pa.Field]:
     found: list[pa.Field] = []
     for top in dict.fromkeys(path[0] for path, _ in members):
-        mine = [(path[1:], one) for path, one in members if path[0] == top]
-        if mine[0][0]:
-            found.append(pa.field(top, pa.struct(_fields(mine, notes))))
+        inner = [(path[1:], one) for path, one in members if path[0] == top]
+        if inner[0][0]:
+            found.append(pa.field(top, pa.struct(_fields(inner, notes))))
         else:
-            ((_, one),) = mine
+            ((_, one),) = inner
             found.append(pa.field(top, one.column.arrow, metadata=dict(notes.get(one.name, {})) or None))
     return found
 
 
 def raw_columns(stream: Stream) -> RawColumns:
-    """The columns that the stream declares now: all fields except those kept as JSON text. What deltas say
-    has a type without being declared further."""
+    """The columns that the stream declares now: all fields except those kept as JSON text. The columns of
+    deltas have types without being declared."""
     deltas = {one.name: one for one in vector_columns(stream.vector)} if stream.vector is not None else {}
     columns = [declared_column(stream, name) for name in stream.fields]
     stored = [deltas.get(column.name, column) if column.is_json else column for column in columns]

@@ -153,11 +153,11 @@ def deltas_from_columns(
 
 
 def _check_shapes(deltas: Deltas, dimension: int) -> None:
-    given, ops, dense = np.diff(deltas.value_at), deltas.ops, deltas.dense
+    counts, ops, dense = np.diff(deltas.value_at), deltas.ops, deltas.dense
     takes = np.where(dense, dimension, np.diff(deltas.index_at))
     takes[ops == OFFSET] = 1
     takes[ops == DELETE] = 0
-    fits = (given == takes) | ((ops == SCALE) & dense & (given == 1))
+    fits = (counts == takes) | ((ops == SCALE) & dense & (counts == 1))
     fits &= dense | ((ops != REPLACE) & (ops != DELETE))
     inside = (deltas.indices >= 0) & (deltas.indices < dimension)
     if not (fits.all() and inside.all()):
@@ -282,11 +282,11 @@ def order_of(deltas: Deltas) -> Ints:
         return order
     tied = np.append(same, False)  # ids are strings and slow to compare: only where times are equal
     tied[1:] |= same
-    places = np.flatnonzero(tied)
-    rows = order[places]
+    positions = np.flatnonzero(tied)
+    rows = order[positions]
     rank = np.empty(rows.size, np.int64)
     rank[pc.sort_indices(deltas.ids.take(pa.array(rows))).to_numpy()] = np.arange(rows.size)
-    order[places] = rows[np.lexsort((rank, ts[places], vectors[places]))]
+    order[positions] = rows[np.lexsort((rank, ts[positions], vectors[positions]))]
     return order
 
 

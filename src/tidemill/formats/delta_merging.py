@@ -26,10 +26,10 @@ def merged(deltas: Deltas) -> Deltas:
 def _without_void(deltas: Deltas) -> Deltas:
     """Without the rows before a row that replaces or deletes the whole vector."""
     whole = deltas.dense & np.isin(deltas.ops, (SET, REPLACE, DELETE))
-    place = np.arange(len(deltas))
+    position = np.arange(len(deltas))
     last = np.zeros(len(deltas.names), np.int64)
-    np.maximum.at(last, deltas.vectors[whole], place[whole])
-    return taken(deltas, place >= last[deltas.vectors])
+    np.maximum.at(last, deltas.vectors[whole], position[whole])
+    return taken(deltas, position >= last[deltas.vectors])
 
 
 def _joined(deltas: Deltas, joins: Mask) -> Deltas:
@@ -38,7 +38,7 @@ def _joined(deltas: Deltas, joins: Mask) -> Deltas:
     ends = np.append(starts[1:], len(deltas)) - 1
     long = ends > starts
     single, starts, ends = taken(deltas, starts[~long]), starts[long], ends[long]
-    run, component, value = _said(deltas, starts, ends)
+    run, component, value = _final_values(deltas, starts, ends)
     dense = deltas.dense[starts]
     components = np.bincount(run, minlength=starts.size)
     return Deltas(
@@ -59,7 +59,7 @@ def _behind(at: Ints, sizes: Ints) -> Ints:
     return np.append(at, at[-1] + np.cumsum(sizes))
 
 
-def _said(deltas: Deltas, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Floats]:
+def _final_values(deltas: Deltas, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Floats]:
     """Run, component and final value of everything that runs of rows set, sorted by run and component."""
     sizes = ends - starts + 1
     rows = _counted(starts, sizes)

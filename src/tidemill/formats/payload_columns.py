@@ -52,7 +52,7 @@ class Columns:
 class TypedRows:
     arrays: Sequence[pa.Array]  # one for each column
     misfits: Sequence[tuple[str, Ints]]  # column and rows: values that are null since they do not fit
-    rounded: Sequence[str] = ()  # columns that may say less than the texts
+    rounded: Sequence[str] = ()  # columns that may have lost a part of the texts
 
 
 def columns_named(stream: Stream, names: Iterable[str]) -> Columns:

@@ -176,8 +176,8 @@ def reading_of(stream: Stream, limits: Limits) -> str:
     """Identifies how records of a stream are read: everything that their outcome and the columns of raw
     depend on."""
     plan = plan_for(stream, limits)
-    said = [
-        [{key: said for key, said in asdict(rule).items() if said is not None} for rule in plan.rules],
+    declaration = [
+        [{key: value for key, value in asdict(rule).items() if value is not None} for rule in plan.rules],
         [plan.identity, plan.tenant_column, plan.tenant_value, plan.type_column, sorted(plan.types)],
         [plan.time_column, plan.time_type, plan.time_zone, plan.skew_past, plan.skew_future],
         [plan.record_bytes, plan.depth],
@@ -186,4 +186,4 @@ def reading_of(stream: Stream, limits: Limits) -> str:
         None if stream.csv is None else stream.csv.model_dump(mode="json"),
         None if stream.json_rows is None else stream.json_rows.model_dump(mode="json"),
     ]
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:16]

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 def named(chunks: Iterator[RecordChunk], columns: Sequence[str]) -> Iterator[RecordChunk]:
     """The same records; arrays become objects with these keys, in canonical order."""
-    order = np.array(sorted(range(len(columns)), key=lambda place: columns[place]), np.int64)
-    keys = [f"{quoted(columns[place])}:".encode() for place in order]
+    order = np.array(sorted(range(len(columns)), key=lambda position: columns[position]), np.int64)
+    keys = [f"{quoted(columns[position])}:".encode() for position in order]
     text = np.frombuffer(bytearray(b"".join(keys)), np.uint8)
     ends = np.cumsum(np.array([len(key) for key in keys], np.int64))
     for chunk in chunks:

@@ -90,8 +90,8 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
         record = chunk.data[start:end].tobytes() if fits else bytes(end - start)
         decision = decide(record, plan, arrival)
         if isinstance(decision, RefusedRecord):
-            place = start + chunk.base, end + chunk.base
-            refused.append((row, decision.reason.value, decision.detail, decision.tenant, *place))
+            span = start + chunk.base, end + chunk.base
+            refused.append((row, decision.reason.value, decision.detail, decision.tenant, *span))
         else:
             decided.append(decision)
             decided_rows.append(row)

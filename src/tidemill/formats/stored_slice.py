@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TAG: Final = b"tidemill slice 1"
-_HEADER: Final = struct.Struct("<II16sQ")  # a frame that zstd skips: mark, length, tag, size
+_HEADER: Final = struct.Struct("<II16sQ")  # a frame that zstd skips: magic number, length, tag, size
 _SKIPPED: Final = 0x184D2A5E
 _RECEIVED: Final = tuple(f".{codec.value}" for codec in Codec if codec is not Codec.NONE)
 _LEVEL: Final = 1
@@ -47,7 +47,7 @@ def content_digest(path: Path) -> str:
         for piece in content_pieces(path):
             digest.update(piece)
     except OSError as error:
-        if error.errno is None:  # the decoder says it, not the system
+        if error.errno is None:  # reported by the decoder, not by the system
             return ""
         raise
     return digest.hexdigest()
@@ -73,7 +73,7 @@ def content_pieces(path: Path, size: int = _PIECE) -> Iterator[bytes]:
                 landed -= len(piece)
                 yield piece
     if landed:
-        raise OSError("it unpacks to another number of bytes than landed")
+        raise OSError("its unpacked size is not the size that landed")
 
 
 def content_bytes(path: Path) -> bytes:
@@ -96,15 +96,15 @@ def write_compressed(path: Path, target: Path) -> str:
 
 
 def _landed_size(path: Path) -> int | None:
-    """Of a file that the warehouse compressed; None: it is as it landed."""
+    """How many bytes landed, for a file that the warehouse compressed; None: the file is as it landed."""
     if path.suffix in _RECEIVED:
         return None
     with path.open("rb", buffering=0) as file:
         head = file.read(_HEADER.size)
     if len(head) < _HEADER.size:
         return None
-    mark, length, tag, size = _HEADER.unpack(head)
-    known = mark == _SKIPPED and length == _HEADER.size - 8 and tag == _TAG
+    magic, length, tag, size = _HEADER.unpack(head)
+    known = magic == _SKIPPED and length == _HEADER.size - 8 and tag == _TAG
     return int(size) if known else None
 
 

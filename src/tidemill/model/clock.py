@@ -1,7 +1,7 @@
 """The wall clock, watched by a clock that never steps.
 
 An arrival is an instant of the wall clock; how long something waits is measured by the other one, the timer.
-So a wall clock that is put back or forward moves no deadline, and is noticed.
+So a wall clock that is set back or forward moves no deadline, and the step is noticed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tidemill.model.time import MINUTE, SECOND, format_duration, format_instant
 
 log = logging.getLogger(__name__)
 
-STEP: Final = MINUTE  # what the two may differ by before it is called a step
-_AT_ONCE: Final = SECOND  # readings that are further apart say nothing about a step
+STEP: Final = MINUTE  # how much the two may differ before it counts as a step
+_AT_ONCE: Final = SECOND  # readings that are further apart do not show a step
 
 Clock = Callable[[], int]
 
@@ -42,13 +42,13 @@ class WatchedClock:
         self._wall = wall
         self._timer = timer
         self._guard = threading.Lock()
-        self._ahead: int | None = None  # of the timer, when they were read last
+        self._ahead: int | None = None  # readings of the clock and of the timer, when last read
         self._steps = ClockSteps()
 
     @classmethod
     def of(cls, clock: Clock) -> WatchedClock:
-        """`clock` itself if it is one; else one that goes by it, with its method `monotonic` as the timer, if
-        it has one."""
+        """`clock` itself if it is watched already; otherwise a watched clock over it, with its method
+        `monotonic` as the timer, if it has one."""
         return clock if isinstance(clock, cls) else cls(clock, getattr(clock, "monotonic", None))
 
     def __call__(self) -> int:
@@ -70,7 +70,7 @@ class WatchedClock:
 
     @property
     def wall(self) -> Clock:
-        """The clock that it goes by."""
+        """The underlying wall clock."""
         return self._wall
 
     def _compare(self, now: int, timer: int) -> None:

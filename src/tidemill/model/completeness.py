@@ -1,4 +1,4 @@
-"""What an answer lacks, and why: the words that every answer about data uses, from Python to the console.
+"""What an answer lacks, and why: the types that every answer about data uses, from Python to the console.
 Values only: it reads nothing and decides nothing.
 """
 
@@ -33,13 +33,13 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Something that is known of and not in the answer yet, and what will put it there."""
+    """Something that is known but not in the answer yet, and what will add it."""
 
     what: What
     count: int | None  # slices, or tiles; None: unknown
     detail: str  # one plain sentence
     remedy: str
-    records: int | None = None  # None: nobody knows yet
+    records: int | None = None  # None: unknown
     bytes: int | None = None
     start: int | None = None  # the first instant that it can change; None: any
 
@@ -74,7 +74,7 @@ class Available:
         return self.levels.get(level)
 
     def not_built(self, uses: Mapping[str, frozenset[str]]) -> Outdated | None:
-        """The last rows that cannot answer a query that uses these columns of these metrics, if any."""
+        """The last rows that cannot be used by a query of these columns of these metrics, if any."""
         found = [
             one
             for metric, columns in uses.items()
@@ -84,7 +84,7 @@ class Available:
         return max(found, key=lambda one: one.before, default=None)
 
     def after(self, gone: Outdated) -> Available:
-        """For a query that nothing before the end of `gone` can answer."""
+        """The same for a query that cannot be answered before the end of `gone`."""
         levels = {level.name: max(gone.before, self.levels.get(level.name, gone.before)) for level in LEVELS}
         raw = gone.before if self.raw is None else max(gone.before, self.raw)
         return Available(levels, raw, self.lost, self.outdated)
@@ -95,13 +95,14 @@ NOTHING_HELPS: Final = "Nothing makes it again: what it was made of has expired"
 
 
 def damaged(span: Interval, what: str, remedy: str) -> Missing:
-    """What an answer says of a part of its span that was lost with a damaged file."""
+    """What an answer reports about a part of its span that was lost with a damaged file."""
     detail = f"{what} of {span} was lost with a damaged file, and cannot be made again"
     return Missing(span, "damaged", detail, remedy)
 
 
 def not_built(span: Interval, gone: Outdated, metric: str) -> Missing:
-    """What an answer says of a part of its span whose rows were made before the metric was declared so."""
+    """What an answer reports about a part of its span whose rows were made for an earlier declaration of the
+    metric."""
     if not gone.sealed:
         return Missing(
             span,
@@ -158,7 +159,7 @@ class Completeness:
         return " ".join(self.lines())
 
     def check(self) -> None:
-        """For who asked to be strict: IncompleteError when something is missing or pending."""
+        """For strict callers: IncompleteError if something is missing or pending."""
         if self.lacks:
             first, *rest = self.lacks
             more = f" (and {len(rest)} more)" if rest else ""
@@ -170,7 +171,7 @@ class Completeness:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What is known of a stream beside its tables when it is asked about."""
+    """Facts about a stream, besides its tables, at the time of a query."""
 
     watermark: int | None = None
     pending: tuple[Pending, ...] = ()
@@ -183,9 +184,9 @@ def completeness(
     data: Interval | None = None,
     missing: Sequence[Missing] = (),
 ) -> Completeness:
-    """Of an answer over `span` (None: all the data there is)."""
-    asked = span or data
-    end = asked.end if asked is not None else arrivals.watermark
+    """The completeness of an answer over `span` (None: all data)."""
+    requested = span or data
+    end = requested.end if requested is not None else arrivals.watermark
     through = min(end, arrivals.watermark) if end is not None and arrivals.watermark is not None else None
     for one in arrivals.pending:
         if one.start is None:

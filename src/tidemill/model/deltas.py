@@ -9,7 +9,7 @@ from enum import StrEnum
 class Op(StrEnum):
     """With `indices`, only those components are meant (sparse); without, all of them (dense).
 
-    A vector that is not there counts as zeros for everything but `delete`, which leaves it not there.
+    A vector that does not exist counts as zeros, except for `delete`, which has no effect on it.
     """
 
     REPLACE = "replace"  # becomes `values`; dense only
@@ -17,7 +17,7 @@ class Op(StrEnum):
     ADD = "add"  # v[i] = v[i] + x
     SCALE = "scale"  # v[i] = v[i] * x; one value without indices: all of them by it
     OFFSET = "offset"  # v[i] = v[i] + x, with one value x for all components (or for `indices`)
-    DELETE = "delete"  # there is no vector any more, until another delta makes one
+    DELETE = "delete"  # the vector does not exist any more, until another delta creates it
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ class Retry(StrEnum):
     """What the caller can do about it."""
 
     NEVER = "never"  # the request itself is wrong
-    LATER = "later"  # the world is in the way: try the same again
-    REFRESH = "refresh"  # the caller looked at an old state: look again, then try
+    LATER = "later"  # a condition outside the request: try the same again later
+    REFRESH = "refresh"  # the caller has an old state: read again, then retry
 
 
 class TidemillError(Exception):
-    """Root of all errors that are somebody's to fix, as opposed to bugs."""
+    """Root of all errors that a user or operator can fix, as opposed to bugs."""
 
     code: str = "error"  # of its class, except for errors of a server, which have the code of the response
     retry: Retry = Retry.NEVER
@@ -46,7 +46,7 @@ class TidemillError(Exception):
 
 
 class ConfigError(TidemillError):
-    """`tidemill.yaml` (or an override of it) does not say something valid."""
+    """`tidemill.yaml` (or an override of it) is invalid."""
 
     code = "config"
     exit_code = 2
@@ -60,7 +60,7 @@ class InputError(TidemillError):
 
 
 class RetractedError(InputError):
-    """What is sent is a slice that was retracted: it stays so, and is not counted in silence."""
+    """The bytes are a slice that was retracted: it stays retracted, which is reported."""
 
     code = "retracted"
 
@@ -84,7 +84,7 @@ class QueryError(TidemillError):
 
 
 class IncompleteError(TidemillError):
-    """An answer that was asked for strictly lacks something: it expired, is not built yet or is pending."""
+    """A strict answer lacks something that expired, is not built yet or is pending."""
 
     code = "incomplete"
     exit_code = 1
@@ -95,7 +95,7 @@ class IncompleteError(TidemillError):
 
 
 class ConflictError(TidemillError):
-    """Another writer committed first; look again and decide again."""
+    """Another writer committed first; read again and retry."""
 
     code = "conflict"
     retry = Retry.REFRESH
@@ -111,7 +111,7 @@ class BusyError(TidemillError):
 
 
 class LeaseLostError(BusyError):
-    """Another process has taken over what this one was working on: nothing that it does counts any more."""
+    """Another process has taken over the streams of this one, which can commit nothing any more."""
 
 
 class StorageError(TidemillError):
@@ -123,7 +123,8 @@ class StorageError(TidemillError):
 
 
 class UnlandedError(StorageError):
-    """Events are in the log of a gateway, but not in a slice yet, and their sender was to wait for that."""
+    """Events are durable in the log of a gateway, but did not land in a slice in time, which their sender
+    waits for."""
 
     def __init__(self, message: str) -> None:
         hint = "send the same again: what the gateway has landed meanwhile is a duplicate then"
@@ -153,14 +154,14 @@ class MachineError(TidemillError):
 
 
 class AuthError(TidemillError):
-    """Nobody knows who asks: a token is missing, wrong, expired or revoked."""
+    """The caller is not known: a token is missing, wrong, expired or revoked."""
 
     code = "unauthorized"
     exit_code = 2
 
 
 class ForbiddenError(TidemillError):
-    """Who asks is known, and may not: another scope, or another tenant."""
+    """The caller is known but not allowed: another scope, or another tenant."""
 
     code = "forbidden"
     exit_code = 2
@@ -215,7 +216,7 @@ class RateLimitError(TidemillError):
 
 
 class DefectError(TidemillError):
-    """Something that nobody but the authors can fix."""
+    """A bug of Tidemill."""
 
     code = "internal"
     exit_code = 70

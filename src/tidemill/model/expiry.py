@@ -14,12 +14,12 @@ class ExpiryStep:
     stream: str
     what: str  # quarantine, datasets, rollups:<level>, raw
     keep: int  # how long it is kept, as declared
-    before: int  # what is before this instant goes
+    before: int  # what is before this instant is deleted
     files: int = 0
     rows: int = 0
     bytes: int = 0
-    windows: int = 0  # that go with their datasets, those too that none was built of
-    held_by: str | None = None  # why less goes than the retention says
+    windows: int = 0  # windows that are deleted with their datasets, including those without one
+    held_by: str | None = None  # why less is deleted than the retention says
 
     @property
     def due(self) -> bool:

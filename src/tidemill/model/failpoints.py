@@ -1,9 +1,9 @@
 """Named places where a test can make the process die, to prove that nothing needs repair by hand.
 
 In production the cost is one dictionary look-up; a point fires only when the environment variable
-`TIDEMILL_FAILPOINT` names it (`name` or `name:3` for the third time it is passed). `observed` tells a test
-of every point that is passed, so that it can copy the warehouse there: what the copy holds is what a
-process killed at that point leaves behind, and nothing that runs on the way out of an exception is in it.
+`TIDEMILL_FAILPOINT` names it (`name` or `name:3` for the third time it is passed). `observed` calls a test at
+every point that is passed, so that it can copy the warehouse there: the copy is what a process killed at that
+point leaves behind, without anything that runs on the way out of an exception.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ _observers: list[Callable[[str], None]] = []
 
 
 def failpoint(name: str) -> None:
-    """Die here, at once and without clean-up, when the environment asks for it."""
+    """Die here, at once and without clean-up, if the environment variable names this point."""
     assert name in POINTS, name
-    for tell in _observers:
-        tell(name)
-    wanted = os.environ.get("TIDEMILL_FAILPOINT")
-    if not wanted:
+    for observer in _observers:
+        observer(name)
+    setting = os.environ.get("TIDEMILL_FAILPOINT")
+    if not setting:
         return
-    point, _, count = wanted.partition(":")
+    point, _, count = setting.partition(":")
     if point != name:
         return
     _passed[name] = _passed.get(name, 0) + 1
@@ -106,7 +106,8 @@ def failpoint(name: str) -> None:
 
 @contextmanager
 def observed(tell: Callable[[str], None]) -> Iterator[None]:
-    """Inside it, `tell` hears the name of every point that this process passes, at that moment."""
+    """Inside the block, `tell` is called with the name of every point that this process passes, at that
+    moment."""
     _observers.append(tell)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What comes in over the network on its way to a slice: submissions, windows, receipts, and pressure.
+"""Types of the gateway, from a request to a slice: submissions, windows, receipts, memory pressure.
 
 Values only: nothing here has a clock, a file or a socket.
 """
@@ -14,32 +14,32 @@ from tidemill.model.clock import ClockSteps
 from tidemill.model.slices import Format
 from tidemill.model.time import Interval
 
-CUSTOM: Final = "custom:"  # in front of the name of a trigger that came by entry point
+CUSTOM: Final = "custom:"  # prefix of the name of a trigger from an entry point
 
 
 class CloseTrigger(StrEnum):
     """Why a window was closed."""
 
-    TIME = "time"  # it lasted as long as its kind lets it
+    TIME = "time"  # it reached the longest time of its kind
     COUNT = "count"
     BYTES = "bytes"
     RATE_CHANGE = "rate_change"
     MEMORY = "memory_pressure"
-    FILE = "file"  # a whole file came: it is a window of its own, and closes the one before it
-    BOUNDS = "bounds"  # a request came that declares what it covers: likewise
+    FILE = "file"  # a whole file arrived: it is a window of its own, and closes the open one
+    BOUNDS = "bounds"  # a request with declared bounds arrived: likewise
     WAITING = "waiting"  # a sender waits for the outcome of what is in it
-    EXPLICIT = "explicit"  # somebody asked for it, by `flush`
+    EXPLICIT = "explicit"  # a `flush` was requested
     SHUTDOWN = "shutdown"
-    RECOVERY = "recovery"  # its process died; who took up the log closed it
+    RECOVERY = "recovery"  # its process died; the process that read the log closed it
 
 
 class Pressure(StrEnum):
-    """How much of the memory that is allowed is in use."""
+    """How much of the allowed memory is in use."""
 
     LOW = "low"
     MEDIUM = "medium"
     HIGH = "high"  # senders are asked to slow down, windows are closed early
-    EMERGENCY = "emergency"  # refused, and nothing of it is counted
+    EMERGENCY = "emergency"  # requests are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,18 @@ class Submission:
 
     As NDJSON, `content` is `records` lines, each with its line end, none of them blank; several such
     submissions make one slice. In another format it is a whole file, and a slice of its own; so is one with
-    declared bounds, since they are of what it holds and of nothing else.
+    declared bounds, since those apply to its own records only.
     """
 
     stream: str
-    source: str  # of the watermark that its events move
+    source: str  # the source whose watermark its events move
     content: bytes
     records: int
     format: Format = Format.NDJSON
-    tenant: str | None = None  # whose token brought it; None: nobody's in particular
-    unnamed: tuple[int, ...] = ()  # places (from 0) of records that name no tenant: they are `tenant`'s
-    declared: Interval | None = None  # the time that it covers, as its sender says
+    tenant: str | None = None  # the tenant of the token that sent it; None: a token for all tenants, or none
+    # positions (from 0) of records that name no tenant: they belong to `tenant`
+    unnamed: tuple[int, ...] = ()
+    declared: Interval | None = None  # the bounds that its sender declared
 
     @property
     def alone(self) -> CloseTrigger | None:
@@ -70,7 +71,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A submission that is durable, and its place in the log of one gateway."""
+    """A submission that is durable, and its position in the log of one gateway."""
 
     gateway: str  # the name of the log
     lsn: int  # from 1, one more for each entry
@@ -79,7 +80,7 @@ class Entry:
 
     @property
     def id(self) -> str:
-        """What its sender knows it by."""
+        """The id that its sender gets."""
         return ingestion_id(self.gateway, self.lsn)
 
 
@@ -89,7 +90,7 @@ def ingestion_id(gateway: str, lsn: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WindowStats:
-    """Of the events that a window holds; for a sliding one, of all that lie in its size."""
+    """Statistics of the events in a window; for a sliding one, of all within its size."""
 
     events: int
     keys: int  # different ones, by the identity that the stream declares
@@ -137,7 +138,7 @@ class BufferState:
     stream: str
     source: str
     kind: str
-    duration: int  # how long it may last as things are
+    duration: int  # how long it may last at the current rate
     rate: float  # events per second
     events: int
     bytes: int
@@ -158,9 +159,9 @@ class GatewayStatus:
     buffers: tuple[BufferState, ...]
     acknowledged: int  # events, since it started
     landed: int
-    refused: int  # requests, for want of memory
+    refused: int  # requests that were refused for lack of memory
     windows: Mapping[str, int] = field(default_factory=dict)  # closed ones by trigger
     trigger_failures: Mapping[str, int] = field(default_factory=dict)  # of custom triggers, by name
     wal_bytes: int = 0
     wal_segments: int = 0
-    clock: ClockSteps = field(default_factory=ClockSteps)  # of the wall clock, as this gateway noticed them
+    clock: ClockSteps = field(default_factory=ClockSteps)  # steps of the wall clock that this gateway noticed

@@ -1,6 +1,6 @@
 """What metrics are: their kinds, the transitions of a state metric, and the bins of a histogram.
 
-Pure rules that the pipeline, queries and the oracle share; nothing here looks at events.
+Pure rules that the pipeline, queries and the oracle share; nothing here reads events.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-NONE_STATE: Final = "(none)"  # what an object was in before it was first seen
-OTHER: Final = "__other__"  # the key of all that comes beyond a metric's `max_cardinality`
+NONE_STATE: Final = "(none)"  # the state of an object before it was first seen
+OTHER: Final = "__other__"  # the key for everything beyond a metric's `max_cardinality`
 CHANGE: Final = "change"  # the transitions that every state metric counts: from the last state to the new one
 MOST: Final = 2**63  # no sample is further from 0
 
@@ -40,13 +40,13 @@ class Policy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeclaredMetric:
-    """How a metric is declared, as far as it decides what its rows hold."""
+    """The part of a metric's declaration that decides the contents of its rows."""
 
     core: str  # a hash of what decides every one of its numbers
-    columns: frozenset[str]  # dimensions and measures that it keeps beside that, with their types
+    columns: frozenset[str]  # its other dimensions and measures, with their types
 
     def lacking(self, earlier: DeclaredMetric | None) -> frozenset[str] | None:
-        """What rows that were made for an earlier declaration do not have; None: none of them is right."""
+        """The columns that rows of an earlier declaration lack; None: none of their numbers is right."""
         return None if earlier is None or earlier.core != self.core else self.columns - earlier.columns
 
 
@@ -65,8 +65,8 @@ class TransitionRule:
     A change is an observation whose state differs from the one before (the first one included); it counts
     when its new state is in `to` (None: any). From: the state just left (`from_last`; `(none)` at first
     sight), or else every distinct state in `from_states` (None: any) that the object was seen in before,
-    other than the new one, each counted once. After the first observation of a state in `until` the object
-    is no longer looked at (that observation itself still counts).
+    other than the new one, each counted once. After the first observation of a state in `until` the object is
+    no longer followed (that observation itself still counts).
     """
 
     name: str
@@ -77,7 +77,7 @@ class TransitionRule:
 
     @property
     def is_local(self) -> bool:
-        """Whether two neighbouring observations decide it, with no look at what came before them."""
+        """Whether two neighbouring observations decide it, whatever came before them."""
         return self.from_last and not self.until
 
 

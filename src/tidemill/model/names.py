@@ -33,8 +33,8 @@ MOST_ADDRESS: Final = 180  # bytes of such an address: the name of a folder has 
 
 
 def bucket_folder(url: str) -> str:
-    """The name of the local folder of a warehouse in a bucket. Its paths say where its files really are: a
-    process that is given only a path, on whichever machine, knows the bucket from it."""
+    """The name of the local folder of a warehouse in a bucket. Its paths show where its files really are: a
+    process on any machine that is given only a path knows the bucket."""
     return BUCKET_FOLDER + base64.urlsafe_b64encode(url.rstrip("/").encode()).decode().rstrip("=")
 
 
@@ -56,9 +56,10 @@ def quoted(identifier: str) -> str:
 
 
 ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
-ROLLUPS: Final = "rollups:"  # and the name of a level: what the log of expiries calls its tiles
+ROLLUPS: Final = "rollups:"  # followed by the name of a level: how the log of expiries names its tiles
 # How the names of raw parts begin that are not named for their batch: of those that packing made (rows of the
-# slices of a group, rows of slices that wait), and of those without rows that speak for parts that are gone.
+# slices of a group, rows of slices that wait), and of stand-ins, which have no rows and replace removed
+# parts.
 PACKED_PART: Final = "packed"
 REST_PART: Final = "rest"
 TOMBSTONE_PART: Final = "told"

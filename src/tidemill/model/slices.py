@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 from tidemill.model.time import Interval
 
-RECOVERED: Final = "recovered"  # what a slice is called whose landing is lost
+RECOVERED: Final = "recovered"  # name of a slice whose landing is lost
 CONTENT_AT_RECOVERY: Final = "sha256"  # in the metadata of a slice whose landing is lost: of its bytes then
-BY_WINDOW: Final = "window"  # in the metadata of a slice: what makes it another than one of equal bytes
+BY_WINDOW: Final = "window"  # in the metadata of a slice: distinguishes it from others with equal bytes
 
 
 class RecordOutcome(StrEnum):
@@ -80,15 +80,15 @@ class NewSlice:
     id: str
     stream: str
     source: str  # where it came from; each source has its own watermark
-    name: str  # what the sender called it, for people
+    name: str  # the name that the sender gave it, for people
     format: Format
     codec: Codec
     path: str  # relative to the warehouse, with forward slashes
     size: int  # bytes on disk
     arrival: int
     declared: Interval | None = None
-    metadata: str | None = None  # what its sender said of the dataset, as JSON
-    replays: str | None = None  # the slice whose rejects these are: windows count it as of that one
+    metadata: str | None = None  # metadata of the dataset from its sender, as JSON
+    replays: str | None = None  # the slice whose rejects these are: windows count it as that one
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Repeat:
 class SliceEntry:
     """A row of the ledger."""
 
-    seq: int  # place in the order of the warehouse, from 1; gaps are where one was that was tried again
+    seq: int  # its offset in the ledger, from 1; a gap is left where a slice was that was tried again
     slice: NewSlice
     status: SliceStatus = SliceStatus.PENDING
     counts: Counts = field(default_factory=Counts)
@@ -149,11 +149,11 @@ class SliceEntry:
     accepted_before: int | None = None  # while it is sent back: how many records were accepted from it
     retracted_at: int | None = None
     retract_reason: str | None = None
-    retried: int = 0  # how often it went to the gate again after it had failed, at a new place each time
+    retried: int = 0  # how often it went to the gate again after it had failed, at a new offset each time
     failures: int = 0  # how often in a row it could not be read
-    retry_at: int | None = None  # it failed by its storage: from then on it is tried again
-    failed_as: str | None = None  # it failed by its content: the declaration that it was read by
-    repeats: Sequence[Repeat] = ()  # rows of later arrivals that it holds, too
+    retry_at: int | None = None  # its file could not be read: when it is tried again
+    failed_as: str | None = None  # its content is wrong: the declaration that it was read by
+    repeats: Sequence[Repeat] = ()  # rows of later arrivals that it contains, too
 
     @property
     def id(self) -> str:
@@ -166,7 +166,7 @@ class SliceEntry:
 
     @property
     def name(self) -> str:
-        """What it is called in the sets that outputs are made of."""
+        """Its name in the sets that outputs are made of."""
         return contribution_name(self.slice.id, self.decision)
 
     @property
@@ -190,8 +190,8 @@ class SliceGlance(NamedTuple):
 
 
 def contribution_name(slice_id: str, decision: int) -> str:
-    """A slice is what it holds, so its id names what it adds to an output; once a retraction changed what was
-    accepted from it, it adds something else and has another name there."""
+    """The name of what a slice adds to an output: its id, or another name once a retraction changed what was
+    accepted from it."""
     return f"{slice_id}~{decision}" if decision else slice_id
 
 
@@ -210,12 +210,12 @@ def slice_id(stream: str, declared: Interval | None, content_sha256: str, window
 
 
 def id_of(new: NewSlice, content_sha256: str) -> str:
-    """The id of a slice that has these bytes: what `new.id` must be. Where what the id was made of is lost,
-    with its landing, the bytes of that time are what it must have."""
+    """The id of a slice with these bytes: what `new.id` must be. If the landing is lost, the id cannot be
+    computed, and the bytes are compared with those found at recovery."""
     if new.name == RECOVERED and new.metadata is not None:
-        said = json.loads(new.metadata)
-        if CONTENT_AT_RECOVERY in said:
-            return new.id if said[CONTENT_AT_RECOVERY] == content_sha256 else ""
+        fields = json.loads(new.metadata)
+        if CONTENT_AT_RECOVERY in fields:
+            return new.id if fields[CONTENT_AT_RECOVERY] == content_sha256 else ""
     return slice_id(new.stream, new.declared, content_sha256, identifying_window(new.metadata))
 
 
@@ -224,8 +224,8 @@ def identifying_window(metadata: str | None) -> str | None:
     The metadata says so: older slices of gateways are known by their content only."""
     if metadata is None or '"identity"' not in metadata:
         return None
-    said = json.loads(metadata)
-    window = said.get("window") if isinstance(said, dict) else None
+    fields = json.loads(metadata)
+    window = fields.get("window") if isinstance(fields, dict) else None
     if not isinstance(window, dict) or window.get("identity") != BY_WINDOW:
         return None
     return str(window.get("id"))

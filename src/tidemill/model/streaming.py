@@ -1,7 +1,7 @@
-"""Streaming windows as declared, flat and picklable, and what a row has to do with them: pure rules.
+"""Streaming windows as declared, flat and picklable, and the rules that relate rows to them. Pure.
 
-A row is late when its event time is at or before the watermark of its stream that it met. That is on record
-with the row, so what becomes of it is a function of the row and the declaration, never of when one looks.
+A row is late when its event time is at or before the watermark of its stream that it met. That is recorded
+with the row, so its fate is a function of the row and the declaration, not of time.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Close(StrEnum):
     """When a window is published."""
 
     WATERMARK = "watermark"  # the watermark of the stream has reached its end
-    COMPLETE = "complete"  # every aggregation window of the stream that it lies in is built
+    COMPLETE = "complete"  # all aggregation windows of the stream that it overlaps are built
 
 
 class LatePolicy(StrEnum):
     """What is done with a late row."""
 
     DISCARD = "discard"
-    NEXT_WINDOW = "next_window"  # it counts where the watermark was that it met, in the window open there
-    REEMIT = "reemit"  # it counts where it belongs, and a window that was out comes out again
+    NEXT_WINDOW = "next_window"  # it counts at the watermark that it met, in the window open there
+    REEMIT = "reemit"  # it counts at its own time, and a published window is published again
 
 
 class LateBy(StrEnum):
@@ -83,10 +83,10 @@ class Trigger(StrEnum):
     COMPLETE = "complete"
     COUNT = "count"
     STATE = "state"
-    LATE = "late"  # rows that came late changed a window that was out
+    LATE = "late"  # late rows changed a window that was already published
     RETRACTION = "retraction"
     STOP = "stop"  # a graceful stop: the window was still open
-    HAVING = "having"  # it did not: it does not meet the condition, and never did
+    HAVING = "having"  # not published: it never met the condition on results
 
 
 class Fate(StrEnum):
@@ -127,10 +127,10 @@ class WindowSpec:
     stream: str
     name: str
     kind: WindowKind
-    size: int = 0  # of tumbling and sliding windows; of one for each row, how far it looks back
-    step: int = 0  # of sliding windows; of tumbling ones it is the size
+    size: int = 0  # of tumbling and sliding windows; for windows for each row, how far they look back
+    step: int = 0  # of sliding windows; for tumbling ones it is the size
     gap: int = 0  # of sessions: a row longer than this after the last one begins the next
-    inclusive: bool = True  # of sessions: so does not one that is exactly this long after it
+    inclusive: bool = True  # of sessions: whether a row exactly this long after it still belongs to it
     count: int = 0
     open: DeclaredCondition | None = None  # of state windows
     emit: DeclaredCondition | None = None
@@ -143,16 +143,16 @@ class WindowSpec:
     late_by: LateBy = LateBy.ROW
     lookahead: int = 0  # of a window for each row
     emit_on_open: bool = True  # of state windows: the row that opens one may also end it
-    having: DeclaredCondition | None = None  # results that do not meet it do not come out
+    having: DeclaredCondition | None = None  # results that do not meet it are not published
 
     @property
     def opens_after(self) -> int:
-        """How long after its start a window is known of: until then it is as if it were not."""
+        """How long after its start a window is known; before that it does not exist."""
         return self.size if self.kind is WindowKind.PER_ROW else 0
 
     @property
     def reach(self) -> int:
-        """How long before a row the windows can start that hold it, of those for each row."""
+        """For windows for each row: how long before a row a window that holds it can start."""
         return self.size + self.lookahead
 
     @property
@@ -169,7 +169,7 @@ class WindowSpec:
 
     @property
     def grouped_by(self) -> tuple[str, ...]:
-        """The columns that tell results of the same instant and tenant apart."""
+        """The columns that distinguish results of the same instant and tenant."""
         return tuple(dict.fromkeys((*self.key, *self.group_by)))
 
     @property
@@ -182,13 +182,13 @@ class WindowSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Another one when results would be others: everything but the stream's and the window's name."""
+        """A hash of everything that results depend on: all but the names of the stream and the window."""
         identity_fields = asdict(replace(self, stream="", name="", open=None, emit=None, having=None))
         conditions = {"open": self.open, "emit": self.emit, "having": self.having}
         identity_fields |= {name: of.identity for name, of in conditions.items() if of is not None}
         if self.kind is not WindowKind.SESSION:
             del identity_fields["inclusive"]
-        for name in _ADDED:  # what was declared before there was such a choice keeps its results
+        for name in _ADDED:  # declarations from before this option existed keep their results
             if identity_fields[name] == _DEFAULTS[name]:
                 del identity_fields[name]
         return hashlib.sha256(json.dumps(identity_fields, sort_keys=True, default=str).encode()).hexdigest()[
@@ -196,7 +196,7 @@ class WindowSpec:
         ]
 
     def fate(self, event_time: int, met: int | None) -> Fate:
-        """What becomes of a row that met this watermark. A window that closes when it is complete asks its
+        """The fate of a row that met this watermark. A window that closes when it is complete depends on its
         slices instead, and has no late rows."""
         if self.close is Close.COMPLETE or met is None or event_time > met:
             return Fate.ON_TIME
@@ -216,8 +216,8 @@ class WindowSpec:
                 return Fate.DISCARDED
 
     def last_end(self, instant: int) -> int:
-        """When the last window ends that holds an instant; of a session, when it ends unless more rows come.
-        What other rows did to the session is not asked: a row alone tells what becomes of it."""
+        """The end of the last window that holds an instant; for a session, its end unless more rows come.
+        Other rows of the session are ignored: the fate of a row depends on the row alone."""
         if self.kind is WindowKind.SESSION:
             return instant + self.gap
         assert self.kind.by_time, self.kind
@@ -230,7 +230,7 @@ class WindowSpec:
 
     def ended_by(self, last: int, watermark: int) -> int:
         """Of the windows one step apart up to one that ends at `last`, after the watermark, the end of the
-        newest that the watermark had reached; whether there is one is not asked."""
+        newest that the watermark had reached, assuming that there is one."""
         step = self.step or self.gap
         return last + (watermark - last) // step * step
 
@@ -252,7 +252,7 @@ class WindowSpec:
         return [Interval(start, start + self.size) for start in reversed(starts)]
 
 
-# Declared since results were first made: one that has its default is not part of the fingerprint.
+# Options that were added later: one that has its default is not part of the fingerprint.
 _ADDED: Final = ("late_by", "lookahead", "emit_on_open", "having")
 _DEFAULTS: Final = {field.name: field.default for field in fields(WindowSpec)}
 

@@ -77,19 +77,20 @@ class Member:
     """A slice that touches a window."""
 
     slice: str  # its id
-    seq: int  # its place in the ledger
+    seq: int  # its ledger offset
     name: str  # its id, or `id~n` once a retraction changed what was accepted from it
-    arrival: int  # of the slice that it counts as of
+    arrival: int  # arrival of the slice that it counts as
     bounds: Interval | None  # as declared, else from its first to its last event
     desired: bool = False  # used, by the last evaluation
     observed: bool = False  # part of what was built last
     ignored: str | None = None  # why it is not used, by the last evaluation
-    metadata: str | None = None  # what its sender said of the dataset, as JSON
-    rank: int | None = None  # place of the slice whose rejects it holds, which it counts as of; None: `seq`
-    rejected: int = 0  # records of it that were rejected; nobody knows which windows they are of
+    metadata: str | None = None  # metadata of the dataset from its sender, as JSON
+    # ledger offset of the slice whose rejects it holds, and which it counts as; None: `seq`
+    rank: int | None = None
+    rejected: int = 0  # how many of its records were rejected; their windows are unknown
     runs: Sequence[Interval] | None = None  # what it covers of the window; None: what its bounds say
     met: int | None = None  # the watermark that its records met; None: there was none
-    repeats: Sequence[Repeat] = ()  # rows of later arrivals that it holds, too: where it counts, they do
+    repeats: Sequence[Repeat] = ()  # rows of later arrivals that it contains, too: they count where it counts
 
     @property
     def covers(self) -> Sequence[Interval]:
@@ -116,11 +117,11 @@ class Undecided:
     """A landed slice whose records have no outcome yet: it is pending, or cannot be read."""
 
     slice: str  # its id
-    seq: int  # its place in the ledger
+    seq: int  # its ledger offset
     arrival: int
-    declared: Interval | None  # None: nobody knows which windows it touches
+    declared: Interval | None  # None: it is unknown which windows it touches
     failed: bool = False  # it could not be read …
-    retried: bool = False  # … by its storage, and is tried again by itself
+    retried: bool = False  # … because of its storage, and is tried again automatically
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ class Window:
     """A window as it is stored."""
 
     key: WindowKey
-    version: int  # changes with every change but the lease's end; an evaluation of an older version is void
+    # changes with every change except of the end of the lease; an evaluation of an older version is void
+    version: int
     phase: Phase = Phase.WAITING
     reason: str | None = None  # why it waits: a code such as `cutoff`, `coverage`, `gap`
     detail: str | None = None  # the same for people: "coverage missing before 10:09"
@@ -139,8 +141,8 @@ class Window:
     )
     observed: str | None = None  # hash of the set it was made of; None: there is no current dataset
     revision: int = 0  # of the newest dataset, 0 before the first
-    sealed: int | None = None  # place in the ledger up to which slices count although they came late
-    seal: int | None = None  # what `sealed` is or becomes once it is built as last evaluated
+    sealed: int | None = None  # ledger offset up to which slices count although they were late
+    seal: int | None = None  # the value of `sealed` once it is built as last evaluated
     file: str | None = None  # of the newest dataset, relative to the warehouse
     rows: int | None = None
     bytes: int | None = None
@@ -151,10 +153,10 @@ class Window:
     owner: str | None = None  # who builds it …
     lease_until: int | None = None  # … and until when nobody else may
     error: str | None = None
-    blocked_by: int | None = None  # place of the undecided slice that it waits for
+    blocked_by: int | None = None  # ledger offset of the undecided slice that it waits for
     rules: str | None = None  # names the rules of the last evaluation; None: unknown
-    columns: str | None = None  # a name for the columns of the newest dataset; None: nobody knows
-    checksum: str | None = None  # of the bytes of the newest dataset; None: nobody knows
+    columns: str | None = None  # a name for the columns of the newest dataset; None: unknown
+    checksum: str | None = None  # of the bytes of the newest dataset; None: unknown
 
 
 class WindowGlance(NamedTuple):
@@ -178,12 +180,13 @@ class WindowGlance(NamedTuple):
 
 
 class WindowGroup(NamedTuple):
-    """Windows of one stretch of time that are alike in all that decides their states but their start."""
+    """Windows of one stretch of time that differ only in their start, as far as their states are
+    concerned."""
 
     at: int  # where the stretch begins
     phase: Phase
     is_sealed: bool
-    is_due: bool  # it waits for a cutoff that has come
+    is_due: bool  # it waits for a cutoff that is reached
     windows: int  # how many
     first: int  # the start of the first of them,
     last: int  # and of the last
@@ -203,12 +206,13 @@ class Evaluation:
     detail: str | None = None
     check_at: int | None = None
     trigger: str | None = None
-    blocked_by: int | None = None  # place of an undecided slice; once it is decided, the window is due
+    # ledger offset of an undecided slice; once it is decided, the window is due
+    blocked_by: int | None = None
     seal: int | None = None  # see `Window.seal`
-    withdraw: bool = False  # what was built holds a slice that is gone, and nothing may take its place yet
+    withdraw: bool = False  # the dataset has a slice that is gone, and cannot be replaced yet
     rules: str | None = None  # a name for the rules that it was made by
-    reshape: bool = False  # what was built has other columns than are declared now
-    unseal: bool = False  # by the rules of today the window would not have been sealed
+    reshape: bool = False  # the dataset has other columns than are declared now
+    unseal: bool = False  # by the current rules the window would not have been sealed
     events: Sequence[OutboxEvent] = ()  # to publish when this is recorded
 
 
@@ -221,9 +225,9 @@ class Build:
     lease_until: int
     attempt: int  # from 1
     revision: int  # the least it may publish
-    supersedes: int | None  # the revision it takes the place of
+    supersedes: int | None  # the revision that it replaces
     desired: str
-    members: Sequence[Member]  # the used ones, by place in the ledger
+    members: Sequence[Member]  # the used ones, by ledger offset
     trigger: str
     seal: int | None = None  # see `Window.seal`
     ignored: int = 0  # members that do not count
@@ -231,10 +235,10 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class DeltaStats:
-    """What a batch of deltas was made of, beside its slices: the dataset of a stream of deltas is one."""
+    """Statistics of a batch of deltas. The dataset of a delta stream is such a batch."""
 
     received: int  # deltas that were merged into its rows
-    vectors: int  # that they change
+    vectors: int  # vectors that they change
     first: int | None  # the least and the greatest event time of a delta; None: there was none
     last: int | None
 
@@ -257,7 +261,7 @@ class Dataset:
     sealed: int | None = None  # see `Window.sealed`; a file says only that it is, which is read as 0
     columns: str | None = None  # see `Window.columns`
     deltas: DeltaStats | None = None  # of a stream of deltas
-    checksum: str | None = field(default=None, compare=False)  # of its bytes; no file can say that of itself
+    checksum: str | None = field(default=None, compare=False)  # of its bytes; a file cannot contain its own
 
     @property
     def average(self) -> float:

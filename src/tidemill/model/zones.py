@@ -14,7 +14,7 @@ from tidemill.model.suggestions import closest
 from tidemill.model.time import DAY, EPOCH, MAX_INSTANT, MIN_INSTANT, SECOND, Interval
 
 UTC_NAMES: Final = frozenset({"UTC", "Etc/UTC"})
-_SAFE: Final = Interval(MIN_INSTANT + 2 * DAY, MAX_INSTANT - 2 * DAY)  # a zone can be asked about these
+_SAFE: Final = Interval(MIN_INSTANT + 2 * DAY, MAX_INSTANT - 2 * DAY)  # instants that a zone can convert
 
 
 def zone_named(name: str) -> tzinfo:
@@ -73,8 +73,8 @@ def offset_at(zone: tzinfo, instant: int) -> int:
 
 
 def stretches(zone: tzinfo, span: Interval) -> Iterator[tuple[Interval, int]]:
-    """The span cut where the offset of the zone changes, each piece with its offset. A zone that changes its
-    offset twice within a day, and back to what it was, would not be noticed; none ever did."""
+    """The span cut where the offset of the zone changes, each piece with its offset. Two changes within a day
+    that cancel each other would not be noticed; no zone ever had them."""
     start, offset = span.start, offset_at(zone, span.start)
     at = span.start
     while at < span.end:

@@ -103,17 +103,17 @@ def explain_stream(stream: Stream, state: State, now: int, sealed: int | None = 
 
 
 def _time(stream: Stream) -> ExplainedTime:
-    said = stream.event_time
+    declared = stream.event_time
     by_events = stream.in_event_time
     return ExplainedTime(
         mode="event" if by_events else "processing",
         plan=FROM_DATA if by_events else FROM_TICKS,
-        column=said.column,
-        type=said.type,
-        origin=eventtime.origin(said.type) if said.type is not None else None,
-        late_tolerance=said.late_tolerance if by_events else 0,
-        idle_timeout=said.idle_timeout if by_events else None,
-        max_buffer_bytes=said.max_buffer_bytes if by_events else None,
+        column=declared.column,
+        type=declared.type,
+        origin=eventtime.origin(declared.type) if declared.type is not None else None,
+        late_tolerance=declared.late_tolerance if by_events else 0,
+        idle_timeout=declared.idle_timeout if by_events else None,
+        max_buffer_bytes=declared.max_buffer_bytes if by_events else None,
         skew_past=stream.skew.past if by_events else None,
         skew_future=stream.skew.future if by_events else None,
         messages=stream.messages.column if stream.messages is not None else None,
@@ -209,39 +209,44 @@ def _datasets(stream: Stream) -> ExplainedDatasets | None:
     if stream.aggregation_span is None:
         return None
     late = stream.late_slices
-    words = "discard: slices after the cutoff of a window are ignored for it"
+    text = "discard: slices after the cutoff of a window are ignored for it"
     if late.max_lateness is not None:
-        words = f"reemit: slices count for {format_duration(late.max_lateness)} after the cutoff"
+        text = f"reemit: slices count for {format_duration(late.max_lateness)} after the cutoff"
     return ExplainedDatasets(
         span=stream.aggregation_span,
         subject_to_change=stream.subject_to_change_window,
         allow_incomplete=stream.allow_incomplete_windows,
-        late=words,
+        late=text,
         folder=layout.datasets(stream.name),
     )
 
 
 def _retention(stream: Stream, sealed: int | None) -> ExplainedRetention:
-    said = stream.retention
-    kept = {"raw": said.raw, "index": said.index, "quarantine": said.quarantine, "datasets": said.datasets}
-    kept |= {f"rollups:{level}": keep for level, keep in said.rollups.items()}
+    settings = stream.retention
+    kept = {
+        "raw": settings.raw,
+        "index": settings.index,
+        "quarantine": settings.quarantine,
+        "datasets": settings.datasets,
+    }
+    kept |= {f"rollups:{level}": keep for level, keep in settings.rollups.items()}
     declared = {what: keep for what, keep in kept.items() if keep is not None}
-    return ExplainedRetention(declared, sealed, said.sealed)
+    return ExplainedRetention(declared, sealed, settings.sealed)
 
 
 def _warnings(stream: Stream, sources: Sequence[SourceStatus]) -> Iterator[str]:
-    said = stream.event_time
-    if not stream.in_event_time and said.column is not None:
-        why = "enabled is false" if not said.enabled else "mode is processing"
-        yield f"event_time names the column {said.column}, but {why}: it is not read, arrivals are used"
+    declared = stream.event_time
+    if not stream.in_event_time and declared.column is not None:
+        why = "enabled is false" if not declared.enabled else "mode is processing"
+        yield f"event_time names the column {declared.column}, but {why}: it is not read, arrivals are used"
     by_watermark = [spec for spec in stream.window_specs if spec.close is Close.WATERMARK]
     if not stream.in_event_time:
         idle = [spec.name for spec in by_watermark if spec.late is not LatePolicy.DISCARD]
         if idle:
             yield f"no row is late by its arrival: the late policy of {', '.join(idle)} never acts"
-    elif said.late_tolerance == 0 and by_watermark:
+    elif declared.late_tolerance == 0 and by_watermark:
         yield "late_tolerance is 0: a row is late as soon as the slice before it has one as new as it"
-    if stream.in_event_time and said.idle_timeout is None and len(sources) > 1:
+    if stream.in_event_time and declared.idle_timeout is None and len(sources) > 1:
         slowest = min(sources, key=lambda source: source.watermark)
         yield (
             f"there is no idle_timeout: the stream waits for every source, now for {slowest.source};"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.workers import Workers
 
 OVER: Final = MINUTE  # the time over which a rate is taken
-_LOOKED_AT: Final = 1_000  # newest slices that a rate is taken from, at most
+_NEWEST_SLICES: Final = 1_000  # newest slices that a rate is taken from, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class StreamOverview:
 def overview_of(workers: Workers, stream: str) -> StreamOverview:
     state, declared = workers.state, workers.project.stream(stream)
     totals, now = state.totals(stream), workers.warehouse.clock()
-    newest = state.slices(stream, newest=True, limit=_LOOKED_AT)
+    newest = state.slices(stream, newest=True, limit=_NEWEST_SLICES)
     recent = [one for one in newest if one.slice.arrival > now - OVER]
     stale = [one.state.key.start for one in state.stale_tiles(stream)] if declared.metrics else []
     built = state.windows(stream, Phase.BUILT, newest=True, limit=1) if declared.aggregation_span else []
@@ -167,12 +167,12 @@ def _problems(
 ) -> Iterator[Problem]:
     yield from (_of_fault(fault) for fault in faults_of(workers.state, stream))
     if failed := totals["failed_slices"]:
-        said = f"{failed} slice{'s' if failed > 1 else ''} cannot be read"
-        yield Problem("failed_slices", said, f"`tidemill ledger {stream} --status failed` says why")
+        message = f"{failed} slice{'s' if failed > 1 else ''} cannot be read"
+        yield Problem("failed_slices", message, f"`tidemill ledger {stream} --status failed` says why")
     if failed := windows.get(Phase.FAILED, 0):
-        said = f"{failed} window{'s' if failed > 1 else ''} could not be built"
+        message = f"{failed} window{'s' if failed > 1 else ''} could not be built"
         hint = f"`tidemill windows {stream} --state failed` says why; then `tidemill retry {stream}`"
-        yield Problem("failed_windows", said, hint)
+        yield Problem("failed_windows", message, hint)
 
 
 def _of_fault(fault: Fault) -> Problem:

@@ -13,7 +13,7 @@ from tidemill.ingest import arguments
 from tidemill.model.errors import InputError
 from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align
-from tidemill.outputs.index.indexer import Indexed, touches, wanted_parts
+from tidemill.outputs.index.indexer import Indexed, desired_parts, touches
 from tidemill.outputs.rollups.output import RolledUp
 from tidemill.outputs.rollups.planning import horizons_of
 from tidemill.pipeline.rounds import tick_stream
@@ -126,8 +126,8 @@ class Rebuilder:
         self._check_indexed(stream)
         workers, raw = self._workers, self._workers.warehouse.existing("raw", stream)
         parts = raw.snapshot().parts if raw is not None else []
-        wanted = wanted_parts(workers.project.stream(stream), parts, workers.warehouse.clock())
-        return sum(touches(part, _all(span)) for part in wanted.values())
+        desired = desired_parts(workers.project.stream(stream), parts, workers.warehouse.clock())
+        return sum(touches(part, _all(span)) for part in desired.values())
 
     def _check_metrics(self, stream: str) -> None:
         if not self._workers.project.stream(stream).metrics:

@@ -28,7 +28,7 @@ from tidemill.model.clock import Clock
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
-from tidemill.pipeline.recover_damage import Mending, OutdatedLedgerError
+from tidemill.pipeline.recover_damage import OutdatedLedgerError, RecoveryDamage
 from tidemill.pipeline.recover_landings import forgotten_expiries, forgotten_retractions, lost_acts, salvage
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
@@ -77,14 +77,14 @@ def recover_state(
     with ExitStack() as stack:
         held = _hold_all(stack, project)
         lost = _restore_logs(warehouse, project.state)
-        mending: Mending | None = None
+        damage: RecoveryDamage | None = None
         result: Recovered | None = None
         while result is None:  # each time a damaged part of raw was set aside
             fresh = opening.open_fresh(warehouse, project.state)
             opened = Warehouse(project, fresh, spark=spark, clock=clock, progress=progress)
             with closing(opened), closing(Workers(opened)) as workers, suppress(OutdatedLedgerError):
-                mending = Mending(workers, mending)
-                result = _fill(workers, mending, opening.name_of(warehouse, project.state), lost)
+                damage = RecoveryDamage(workers, damage)
+                result = _fill(workers, damage, opening.name_of(warehouse, project.state), lost)
         if held is not None:
             held.confirm()  # otherwise the new state would lack what another process has done
             held.abandon()
@@ -130,7 +130,7 @@ def _restore_logs(warehouse: Path, store: StateStore) -> list[Damage]:
     return restore_logs(warehouse)
 
 
-def _fill(workers: Workers, mending: Mending, target: str, lost: Sequence[Damage]) -> Recovered:
+def _fill(workers: Workers, damage: RecoveryDamage, target: str, lost: Sequence[Damage]) -> Recovered:
     warehouse = workers.root
     has_log = layout.slice_log(warehouse, layout.LANDINGS).exists()
     found_slices = salvage(workers, scan_slices(warehouse), certain=has_log and not lost)
@@ -139,39 +139,39 @@ def _fill(workers: Workers, mending: Mending, target: str, lost: Sequence[Damage
     if forgotten := forgotten_retractions(workers, found_slices.entries, lines):
         retractions.put_back(forgotten)
         lines += forgotten
-    mending.leave([*lost, *found_slices.lost, *lost_acts(forgotten, ())])
+    damage.leave([*lost, *found_slices.lost, *lost_acts(forgotten, ())])
     for line in {line.act.stream: line for line in lines}.values():
-        mending.attempt(line.act.stream, partial(_finish, workers, line))
+        damage.attempt(line.act.stream, partial(_finish, workers, line))
     entries = with_retractions(found_slices.entries, lines)
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
     for stream in workers.project.streams:
-        records += mending.attempt(stream, partial(_records, workers, stream, entries)) or []
+        records += damage.attempt(stream, partial(_records, workers, stream, entries)) or []
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     workers.state.restore(entries, [replace(record, runs=()) for record in records], len(lines))
-    mending.has_ledger = True
+    damage.has_ledger = True
     if found_slices.lost:
         LandingLog(warehouse).rewrite(workers.state)
         _forget_places(workers)
     record_logs(warehouse, workers.state)
-    mending.leave(_unknown(adopt(warehouse, workers.state, thorough=True)))
+    damage.leave(_unknown(adopt(warehouse, workers.state, thorough=True)))
     for stream in workers.project.streams:
         if not layout.raw(warehouse, stream).is_dir():
             continue
-        if mending.attempt(stream, partial(_recover_gate, workers, stream)) is None:
+        if damage.attempt(stream, partial(_recover_gate, workers, stream)) is None:
             # A run that is missing stops every round: nothing is accepted without its ids.
             workers.state.replace_runs(stream, [], [UNKNOWN_RUN])
-    mending.finish()
-    if expired := mending.attempt("", partial(forgotten_expiries, workers, workers.warehouse.clock())):
+    damage.finish()
+    if expired := damage.attempt("", partial(forgotten_expiries, workers, workers.warehouse.clock())):
         workers.warehouse.expiries.append(expired)
-        mending.leave(lost_acts((), expired))
+        damage.leave(lost_acts((), expired))
     found = Counter[str]()
     for stream in workers.project.streams:
         for output in [one.name for one in workers.outputs(stream)]:
-            found[output] += mending.attempt(stream, partial(_recover_output, workers, stream, output)) or 0
+            found[output] += damage.attempt(stream, partial(_recover_output, workers, stream, output)) or 0
     tiles, datasets, results = (found[name] for name in ("rollups", "datasets", "windows"))
     return Recovered(
-        len(entries), len(records), tiles, datasets, results, target, mending.set_aside, mending.left
+        len(entries), len(records), tiles, datasets, results, target, damage.set_aside, damage.left
     )
 
 
@@ -256,8 +256,8 @@ def _progress(
     rules: TimeRules, raw: Table, facts: Sequence[PartFacts], ledger: Sequence[SliceEntry]
 ) -> Progress:
     """As the last committed batch recorded it, unless another one was undone since."""
-    said = (fact.footer.progress for fact in facts if isinstance(fact.footer, BatchFooter))
-    listed = [one for one in said if one is not None]
+    recorded = (fact.footer.progress for fact in facts if isinstance(fact.footer, BatchFooter))
+    listed = [one for one in recorded if one is not None]
     if not listed:  # written by a version that had clocks only
         return Progress(min((clock.watermark for clock in clocks_left(raw)), default=None))
     last = max(listed, key=lambda one: one.version)

@@ -46,10 +46,10 @@ class OutdatedLedgerError(Exception):
     """Batches left raw after their slices were entered in the new state as accepted."""
 
 
-class Mending:
+class RecoveryDamage:
     """The damage of one recovery, which may begin again."""
 
-    def __init__(self, workers: Workers, before: Mending | None = None) -> None:
+    def __init__(self, workers: Workers, before: RecoveryDamage | None = None) -> None:
         self._workers = workers
         self.set_aside: dict[str, str] = {} if before is None else before.set_aside  # file -> its new path
         self._left: list[Damage] = [] if before is None else before._left
@@ -75,7 +75,7 @@ class Mending:
                 if file is None:
                     raise
                 damage = Damage(file, kind_of(file) or FileKind.STATE, stream, error.message)
-                if file in self.set_aside or not self._mend(damage):
+                if file in self.set_aside or not self._handle(damage):
                     log.error("cannot be recovered: %s", error, extra={"stream": stream, "file": file})
                     self.leave([damage])
                     return None
@@ -87,7 +87,7 @@ class Mending:
         is_damage = isinstance(error, DamageError) or kind_of(file or ".") is FileKind.DATASET
         return file if error.where and is_damage else None
 
-    def _mend(self, damage: Damage) -> bool:
+    def _handle(self, damage: Damage) -> bool:
         root, now = self._workers.root, self._workers.warehouse.clock()
         path = root / damage.file
         if damage.kind is FileKind.TABLE_LOG:

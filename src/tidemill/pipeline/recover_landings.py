@@ -95,10 +95,10 @@ def _named(workers: Workers) -> dict[str, _Found]:
         sources: set[str] = set()
         for path in _parts(workers, stream):
             try:
-                said = footers(path)
+                of_part = footers(path)
             except DamageError:
                 continue  # it is set aside later, and its slices are decided again
-            for footer in said:
+            for footer in of_part:
                 sources.update(clock.source for clock in footer.clocks)
                 for one in footer.slices:
                     found = named.setdefault(one.id, _Found(one.id, stream, sources=sources))
@@ -124,8 +124,8 @@ def _read_arrivals(workers: Workers, named: dict[str, _Found]) -> None:
                 rows = read_part(path, ["slice", "arrival"])
             except DamageError:
                 continue
-            mine = rows.filter(pc.is_in(rows.column("slice").cast(pa.string()), ids))
-            for row in mine.group_by("slice").aggregate([("arrival", "min")]).to_pylist():
+            of_slices = rows.filter(pc.is_in(rows.column("slice").cast(pa.string()), ids))
+            for row in of_slices.group_by("slice").aggregate([("arrival", "min")]).to_pylist():
                 found = named[row["slice"]]
                 arrival = int(row["arrival_min"].timestamp() * 1_000_000)
                 found.arrival = arrival if found.arrival is None else min(arrival, found.arrival)
@@ -184,11 +184,11 @@ def _losses(workers: Workers, slices: Sequence[tuple[NewSlice, int]]) -> Iterato
     """By stream: which slices the log did not know, and which of their facts are guessed or unknown."""
     file = f"{layout.SLICES}/{layout.LANDINGS}"
     for stream in sorted({new.stream for new, _ in slices}):
-        mine = [new for new, _ in slices if new.stream == stream]
-        gone = [new for new in mine if not (workers.root / new.path).exists()]
-        unsure = [new for new in mine if new.metadata is not None]
+        of_stream = [new for new, _ in slices if new.stream == stream]
+        gone = [new for new in of_stream if not (workers.root / new.path).exists()]
+        unsure = [new for new in of_stream if new.metadata is not None]
         reason = (
-            f"the landings of {_listed(mine)} are lost: these slices were found on disk or in raw again;"
+            f"the landings of {_listed(of_stream)} are lost: these slices were found on disk or in raw again;"
             " their sources, names, metadata and how often they landed are not known"
         )
         if unsure:

@@ -371,8 +371,8 @@ def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now
     workers.forget(stream)
     _clear(workers.state, damages)
     for damage in damages:
-        story = {"stream": stream, "file": damage.file}
-        log.warning("set a damaged file aside: %s", damage.reason, extra=story)
+        context = {"stream": stream, "file": damage.file}
+        log.warning("set a damaged file aside: %s", damage.reason, extra=context)
     return done
 
 
@@ -408,14 +408,14 @@ def set_aside(root: Path, damage: Damage, now: int) -> str:
         number += 1
         target = layout.damaged(root) / f"{damage.file}.{number}"
     make_folder(target.parent, top=root)
-    said = {
+    note = {
         "file": damage.file,
         "kind": damage.kind.value,
         "stream": damage.stream or None,
         "reason": damage.reason,
         "set_aside_at": format_instant(now),
     }
-    atomic_write(_reason(target), json.dumps(said, indent=2, ensure_ascii=False).encode() + b"\n")
+    atomic_write(_reason(target), json.dumps(note, indent=2, ensure_ascii=False).encode() + b"\n")
     source = root / damage.file
     if source.exists():
         with storage_errors("set the damaged file aside", source):

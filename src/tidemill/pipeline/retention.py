@@ -51,7 +51,7 @@ class Retention:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._looked_at: int | None = None
+        self._checked_at: int | None = None
 
     def plan(self, stream: str | None = None) -> ExpiryPlan:
         """What is older than its retention allows, and what keeps it from expiring. Changes nothing."""
@@ -74,9 +74,9 @@ class Retention:
     def expire_due(self, now: int, streams: Sequence[str], guard: Guard) -> list[ExpiryStep]:
         """At the end of a round, which holds the lock: expire what is due for these streams, if it is time to
         check again."""
-        if self._looked_at is not None and self._looked_at <= now < self._looked_at + LOOK_EVERY:
+        if self._checked_at is not None and self._checked_at <= now < self._checked_at + LOOK_EVERY:
             return []
-        self._looked_at = now
+        self._checked_at = now
         done = (guard.attempt(name, "retention", partial(self._expire_due, name, now)) for name in streams)
         return [step for steps in done for step in steps or ()]
 
@@ -125,12 +125,12 @@ def _raw_step(workers: Workers, stream: Stream, keep: int, before: int) -> Expir
     table = workers.warehouse.existing("raw", stream.name)
     if table is None:
         return ExpiryStep(stream.name, RAW, keep, before)
-    wanted = _expirable(workers, stream, table, before)
-    if not wanted.whole and not wanted.straddling:
+    expirable_parts = _expirable(workers, stream, table, before)
+    if not expirable_parts.whole and not expirable_parts.straddling:
         return ExpiryStep(stream.name, RAW, keep, before)
     limit = min(_limits(workers, stream, before, table.version), key=lambda one: one[0], default=None)
     if limit is None or limit[0] >= before:
-        return _gone(stream, keep, before, wanted, table)
+        return _gone(stream, keep, before, expirable_parts, table)
     before = align(limit[0], DAY)
     return _gone(stream, keep, before, _expirable(workers, stream, table, before), table, limit[1])
 
@@ -162,8 +162,8 @@ def _limits(workers: Workers, stream: Stream, before: int, raw: int) -> Iterator
     if stream.in_event_time:
         watermark = state.progress(name).watermark
         if watermark is None or watermark < before:
-            said = format_instant(watermark) if watermark is not None else "nowhere yet"
-            yield watermark if watermark is not None else MIN_INSTANT, f"the watermark, which is at {said}"
+            shown = format_instant(watermark) if watermark is not None else "nowhere yet"
+            yield watermark if watermark is not None else MIN_INSTANT, f"the watermark, which is at {shown}"
     for output in workers.outputs(name):
         for need in output.needs_raw_from(before, raw):
             yield need.start, need.why

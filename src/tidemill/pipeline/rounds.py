@@ -212,15 +212,15 @@ def _round(
     now, began = clock(), time.perf_counter()
     faults = RoundFaults(workers.state, workers.root, now, workers.fault_memory, patient=patient)
 
-    def is_ours(name: str) -> bool | None:  # None: the lease could not be requested
-        whose = name if name in workers.project.streams else WAREHOUSE
-        return faults.attempt(whose, LEASE, lambda: leases.take(name))
+    def is_leased(name: str) -> bool | None:  # None: the lease could not be requested
+        scope = name if name in workers.project.streams else WAREHOUSE
+        return faults.attempt(scope, LEASE, lambda: leases.take(name))
 
-    if is_ours(LANDING_JOB):
+    if is_leased(LANDING_JOB):
         _adopt(workers, faults)
         faults.attempt(WAREHOUSE, GATEWAY_LOGS, lambda: take_up_logs(workers, now))
-    ours = _ours(workers.project.streams, is_ours, patient=patient)  # each when its turn comes
-    done = tick_streams(workers, ours, now, faults)
+    leased = _leased(workers.project.streams, is_leased, patient=patient)  # each when its turn comes
+    done = tick_streams(workers, leased, now, faults)
     in_step = [one.stream for one in done]
     builds = faults.attempt(
         WAREHOUSE,
@@ -231,13 +231,13 @@ def _round(
     done = [_with(one, built.get(one.stream, {})) for one in done]
     delivered = (
         faults.attempt(WAREHOUSE, EVENTS, lambda: _delivered(workers, clock()))
-        if is_ours(EVENTS_JOB)
+        if is_leased(EVENTS_JOB)
         else None
     )
     expired = workers.retention.expire_due(
         now, [name for name in in_step if not faults.is_faulty(name)], faults
     )
-    if patient and is_ours(SCRUB_JOB):  # a daemon
+    if patient and is_leased(SCRUB_JOB):  # a daemon
         faults.attempt(WAREHOUSE, SCRUB, lambda: workers.scrubbing.step(now))
     faults.finish()
     for stream in {fault.stream for fault in faults.found if fault.stream in workers.project.streams}:
@@ -262,15 +262,15 @@ def _round(
     return report
 
 
-def _ours(names: Iterable[str], is_ours: Callable[[str], bool | None], *, patient: bool) -> Iterator[str]:
+def _leased(names: Iterable[str], is_leased: Callable[[str], bool | None], *, patient: bool) -> Iterator[str]:
     """The streams that no other process works on; each is leased when the ones before it are done."""
-    all_are_theirs, every = True, list(names)
+    all_taken, every = True, list(names)
     for name in every:
-        found = is_ours(name)
-        all_are_theirs = all_are_theirs and found is False
+        found = is_leased(name)
+        all_taken = all_taken and found is False
         if found:
             yield name
-    if every and all_are_theirs and not patient:
+    if every and all_taken and not patient:
         raise BusyError(
             "other processes are working on every stream of this warehouse",
             hint="wait for them, or stop `tidemill run`",
@@ -372,9 +372,9 @@ def _is_retracted(workers: Workers, stream: str) -> bool:
     return True
 
 
-def _is_packed(look: PackRound | None) -> bool:
+def _is_packed(packed: PackRound | None) -> bool:
     """Whether packing is done. Parts that are still being prepared do not count: that may still fail."""
-    return look is None or not look.under_way
+    return packed is None or not packed.under_way
 
 
 def settle(workers: Workers, stream: Stream, start: RoundStart, guard: Guard) -> StreamTick | None:
@@ -383,8 +383,8 @@ def settle(workers: Workers, stream: Stream, start: RoundStart, guard: Guard) ->
     name = stream.name
     outputs = [output for output in workers.outputs(name) if output.stage is Stage.ACCEPTED]
     has_work = guard.attempt(name, RAW, lambda: _has_raw_work(workers, stream, start.now))
-    wanted = [guard.attempt(name, output.name, output.has_work) for output in outputs]
-    if has_work is False and not any(wanted):
+    work = [guard.attempt(name, output.name, output.has_work) for output in outputs]
+    if has_work is False and not any(work):
         return _with(StreamTick(name), _refreshed(workers, name, Stage.ACCEPTED, start, guard))
     guard.attempt(name, RAW, lambda: _catch_up_raw(workers, name))
     if not _is_in_step(workers, name):

@@ -326,8 +326,8 @@ class Scrubbing:
         """Record the damage of the files that were read, and clear that of intact files."""
         found = [one.damage for one in read if one.damage is not None]
         for one in found:
-            story = {"stream": one.stream, "file": one.file, "kind": one.kind.value}
-            log.warning("a damaged file was found: %s: %s", one.file, one.reason, extra=story)
+            context = {"stream": one.stream, "file": one.file, "kind": one.kind.value}
+            log.warning("a damaged file was found: %s: %s", one.file, one.reason, extra=context)
         if found:
             self._state.record_damages(found, now)
         known = {one.damage.file for one in self._state.damages()}

@@ -42,10 +42,10 @@ class ScrubProgress:
 
 
 def progress_of(state: State) -> ScrubProgress:
-    said = state.checkpoints("").get(CHECKPOINT)
-    if said is None:
+    text = state.checkpoints("").get(CHECKPOINT)
+    if text is None:
         return ScrubProgress()
-    fields = json.loads(said)
+    fields = json.loads(text)
     passes = {name: fields[name] and ScrubPass(**fields[name]) for name in ("last_full", "current")}
     return ScrubProgress(
         **passes,

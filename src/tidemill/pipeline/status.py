@@ -36,20 +36,20 @@ Other = TypeVar("Other")  # shown if something cannot be read
 
 def status_of(workers: Workers, stream: str) -> StreamStatus:
     """The status of a stream. What cannot be read because files are damaged is left out and reported."""
-    look = _Look(workers, stream)
-    raw = look.at("raw", lambda: workers.warehouse.snapshot("raw", stream), None)
-    quarantine = look.at("quarantine", lambda: workers.warehouse.snapshot("quarantine", stream), None)
+    reading = _StreamReading(workers, stream)
+    raw = reading.at("raw", lambda: workers.warehouse.snapshot("raw", stream), None)
+    quarantine = reading.at("quarantine", lambda: workers.warehouse.snapshot("quarantine", stream), None)
     parts = raw.parts if raw is not None else ()
     declared, clocks = workers.project.stream(stream), workers.state.clocks(stream)
-    indexed, unindexed = look.at("index", lambda: _index_counts(workers, stream, parts), (0, 0))
+    indexed, unindexed = reading.at("index", lambda: _index_counts(workers, stream, parts), (0, 0))
     packed = sum(map(is_settled, parts))
     totals = dict(workers.state.totals(stream))
-    late = look.at("raw", lambda: LateCounts(workers.feed).of(stream, totals["late"]).dropped, 0)
-    waiting = look.at("pack", lambda: workers.packer.waiting(stream)[stream], 0)
-    stale = look.at("raw", lambda: workers.packer.stale(stream), StaleColumns())
-    chains = look.at("chains", lambda: workers.chains.current(stream), None)
-    manifests = look.at("sources", lambda: workers.sources.counts(declared), {})
-    pending = look.at(
+    late = reading.at("raw", lambda: LateCounts(workers.feed).of(stream, totals["late"]).dropped, 0)
+    waiting = reading.at("pack", lambda: workers.packer.waiting(stream)[stream], 0)
+    stale = reading.at("raw", lambda: workers.packer.stale(stream), StaleColumns())
+    chains = reading.at("chains", lambda: workers.chains.current(stream), None)
+    manifests = reading.at("sources", lambda: workers.sources.counts(declared), {})
+    pending = reading.at(
         "raw",
         lambda: arrivals(workers.warehouse, stream, None, tiles=bool(declared.metrics)).pending,
         (),
@@ -69,7 +69,7 @@ def status_of(workers: Workers, stream: str) -> StreamStatus:
         progress=workers.state.progress(stream),
         idle=idle_sources(declared, clocks, workers.warehouse.clock()),
         event_time=declared.in_event_time,
-        sealed=look.at("retention", lambda: workers.warehouse.expiries.seal(stream), None),
+        sealed=reading.at("retention", lambda: workers.warehouse.expiries.seal(stream), None),
         index_parts=indexed,
         unindexed_parts=unindexed,
         packed_parts=packed,
@@ -80,13 +80,13 @@ def status_of(workers: Workers, stream: str) -> StreamStatus:
         retry_at=_next_try(workers, stream) if totals["failed_slices"] else None,
         manifests=manifests,
         chains=chains,
-        faults=look.faults(),
+        faults=reading.faults(),
         late_dropped=late,
         pending=pending,
     )
 
 
-class _Look:
+class _StreamReading:
     """Reads the files of a stream; errors become faults, which its rounds may not have met yet."""
 
     def __init__(self, workers: Workers, stream: str) -> None:
@@ -94,9 +94,9 @@ class _Look:
         self._stream = stream
         self._met: dict[str, Fault] = {}
 
-    def at(self, output: str, look: Callable[[], Seen], otherwise: Other) -> Seen | Other:
+    def at(self, output: str, read: Callable[[], Seen], otherwise: Other) -> Seen | Other:
         try:
-            return look()
+            return read()
         except Exception as error:  # noqa: BLE001 - `status` is for the day when something is wrong
             now = self._workers.warehouse.clock()
             self._met.setdefault(output, fault_by(error, self._stream, output, self._workers.root, now))

@@ -108,8 +108,8 @@ class _Tracer:
         for name in dict.fromkeys(one.tenant for one in found.arrivals):
             arrivals = [one for one in found.arrivals if one.tenant == name]
             held = found.quarantine.column("tenant")
-            mine = pc.is_null(held) if name is None else pc.fill_null(pc.equal(held, name), False)
-            quarantine = found.quarantine.filter(mine)
+            matches = pc.is_null(held) if name is None else pc.fill_null(pc.equal(held, name), False)
+            quarantine = found.quarantine.filter(matches)
             yield self._traced(name, arrivals, quarantine, found.searched)
 
     def _tenants(self, tenant: str | None) -> list[str]:
@@ -185,22 +185,22 @@ class _Tracer:
     def _windows(self, row: Mapping[str, object]) -> Iterator[TracedWindow]:
         at = _instant(row["event_time"])
         try:
-            story = self._workers.windows.window(self._stream.name, at)
+            details = self._workers.windows.window(self._stream.name, at)
         except NotFoundError:  # it has expired, or no round has evaluated it yet
             return
-        window = story.view.window
+        window = details.view.window
         holding = self._holding(str(row["slice"]), int(str(row["line"])), at)
-        revisions = [(one, bool(holding.intersection(one.slices))) for one in story.revisions]
-        current = window.revision if story.view.current else None
-        yield TracedWindow(window.key, story.view.status, current, revisions)
+        revisions = [(one, bool(holding.intersection(one.slices))) for one in details.revisions]
+        current = window.revision if details.view.current else None
+        yield TracedWindow(window.key, details.view.status, current, revisions)
 
     def _holding(self, slice_id: str, line: int, at: int) -> frozenset[str]:
         """Names under which the row counts in a dataset: its own slice, and an earlier arrival that could not
         be read in time and repeats it."""
         entry = self._state.slice(slice_id)
         names = {entry.name} if entry is not None else set()
-        story = self._workers.windows.window(self._stream.name, at)
-        for member in story.members:
+        details = self._workers.windows.window(self._stream.name, at)
+        for member in details.members:
             for repeat in member.repeats:
                 if repeat.slice == slice_id and any(low <= line <= high for low, high in repeat.lines):
                     names.add(member.name)
@@ -214,11 +214,11 @@ class _Tracer:
         raw = self._warehouse.snapshot("raw", self._stream.name)
         if raw is None:
             return
-        met = row["watermark"]
+        watermark = row["watermark"]
         traced = TracedRow(
             tenant=str(row["tenant"]),
             time=_instant(row["event_time"]),
-            watermark=None if met is None else _instant(met),
+            watermark=None if watermark is None else _instant(watermark),
             slice=str(row["slice"]),
             payload=str(row["payload"]),
         )

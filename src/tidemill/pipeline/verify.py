@@ -161,15 +161,15 @@ def _audit_stream(workers: Workers, stream: str) -> tuple[StreamAudit, list[Find
     findings += [Finding(stream, *f) for f in _check_raw(entries, facts, acceptor.raw.snapshot().rows)]
     if len(facts) == len(read):
         speaking = [part for part in acceptor.raw.snapshot().parts if not part.rows]
-        said = workers.warehouse.engine.run(
+        recorded = workers.warehouse.engine.run(
             part_facts, acceptor.raw.snapshot().paths(speaking), "verify words", 0
         )
-        findings += [Finding(stream, *f) for f in _check_tombstones(facts, said)]
+        findings += [Finding(stream, *f) for f in _check_tombstones(facts, recorded)]
         other_bytes = {where for _, where, _ in changed}
         differing = differences(
             acceptor,
             [entry for entry in entries if entry.id not in other_bytes],
-            _readings([*facts, *said]),
+            _readings([*facts, *recorded]),
             workers.warehouse.expiries.horizons(stream),
         )
         findings += [Finding(stream, *f) for f in differing]
@@ -268,12 +268,14 @@ def _check_raw(
         yield "raw", name, f"raw has {count} rows of a slice that the ledger does not know"
 
 
-def _check_tombstones(held: Sequence[PartFacts], said: Sequence[PartFacts]) -> Iterator[tuple[str, str, str]]:
+def _check_tombstones(
+    held: Sequence[PartFacts], recorded: Sequence[PartFacts]
+) -> Iterator[tuple[str, str, str]]:
     """What stand-ins record of packed parts must equal what the packed parts hold: a lost state is rebuilt
     from the former."""
     counts: dict[str, list[int]] = {}
     own = [fact for fact in held if fact.rows and not isinstance(fact.footer, PackedFooter)]
-    for position, facts in enumerate((held, [*own, *said])):
+    for position, facts in enumerate((held, [*own, *recorded])):
         for fact in facts:
             for name, count in fact.accepted.items():
                 counts.setdefault(name, [0, 0])[position] += count

@@ -96,9 +96,9 @@ def changes_since(state: Ledger, stream: str, after: int, span: Interval | None)
     """Slices that changed the contents of a span (None: all of time) after an instant of arrival, oldest
     first."""
     offset = state.offset_at(after)
-    came = state.slices(stream, SliceStatus.ACCEPTED, after=offset, outcome=CountedAs.ACCEPTED)
+    accepted = state.slices(stream, SliceStatus.ACCEPTED, after=offset, outcome=CountedAs.ACCEPTED)
     gone = state.slices(stream, SliceStatus.RETRACTED)
-    found = [Change(entry.slice.arrival, entry) for entry in came if _touches(entry, span)]
+    found = [Change(entry.slice.arrival, entry) for entry in accepted if _touches(entry, span)]
     found += [
         Change(entry.retracted_at, entry, retracted=True)
         for entry in gone

@@ -78,14 +78,6 @@ def edges(step: CalendarStep, span: Interval) -> Sequence[int]:
     return _covering(starts, span)
 
 
-def cell_starts(step: CalendarStep, instants: Sequence[int]) -> list[int]:
-    """For each instant the start of the cell that holds it."""
-    if not instants:
-        return []
-    found = edges(step, Interval(min(instants), max(instants) + 1))
-    return [found[bisect_right(found, each) - 1] for each in instants]
-
-
 # -- fixed durations
 
 

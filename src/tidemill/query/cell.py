@@ -116,14 +116,14 @@ def _names(plan: Plan) -> list[str]:
     return [*(each.name for each in plan.groups), *bounds]
 
 
-def _is(found: object, wanted: object) -> bool:
+def _is(found: object, expected: object) -> bool:
     """Whether a value of the answer is the given one; decimals may be given as text."""
-    if isinstance(found, Decimal) and isinstance(wanted, str):
+    if isinstance(found, Decimal) and isinstance(expected, str):
         try:
-            return found == Decimal(wanted)
+            return found == Decimal(expected)
         except ArithmeticError:
             return False
-    return found == wanted
+    return found == expected
 
 
 def _row(answer: Answer, plan: Plan, start: int | None, group: Mapping[str, object]) -> dict[str, object]:

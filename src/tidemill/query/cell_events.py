@@ -32,7 +32,7 @@ from tidemill.query.declared import TENANT
 from tidemill.query.heatmap import ends_of
 from tidemill.query.plan import HEATMAP, Plan
 from tidemill.query.raw import RawEvents
-from tidemill.query.source import RawAsked
+from tidemill.query.source import RawRequest
 
 if TYPE_CHECKING:
     from tidemill.ingest.warehouse import Warehouse
@@ -83,25 +83,25 @@ class CellEvents:
             return []
         names = frozenset(metric.name for metric in self._plain)
         plan = self._plan
-        asked = RawAsked(names, plan.tenant, [self._span], plan.filter, plan.past)
-        return [self._marked(found) for found in self._raw.found(asked, ("watermark",))]
+        request = RawRequest(names, plan.tenant, [self._span], plan.filter, plan.past)
+        return [self._marked(found) for found in self._raw.found(request, ("watermark",))]
 
     def _marked(self, found: FoundRows) -> pa.Table:
         rows = found.table
         events = with_columns(self._read, rows, found.fields)
-        marks = np.zeros(events.num_rows, np.int64)
+        metric_bits = np.zeros(events.num_rows, np.int64)
         for metric in self._plain:
-            marks |= self._counts(metric, events).astype(np.int64) << self._names.index(metric.name)
+            metric_bits |= self._counts(metric, events).astype(np.int64) << self._names.index(metric.name)
         time = one(rows.column("event_time")).cast(pa.int64())
-        met = one(rows.column("watermark")).cast(pa.int64())
+        watermark = one(rows.column("watermark")).cast(pa.int64())
         columns = {
             "event_time": time,
             **{name: one(rows.column(name)) for name in ("tenant", "event_id", "slice", "line")},
-            "late": pc.fill_null(pc.less_equal(time, met), False),
-            _METRICS: pa.array(marks),
+            "late": pc.fill_null(pc.less_equal(time, watermark), False),
+            _METRICS: pa.array(metric_bits),
             **{name: pa.nulls(events.num_rows, pa.string()) for name in STATE_TEXTS},
         }
-        return pa.table(columns).filter(pa.array(marks > 0)).select(_ENTRY.names).cast(_ENTRY)
+        return pa.table(columns).filter(pa.array(metric_bits > 0)).select(_ENTRY.names).cast(_ENTRY)
 
     def _counts(self, metric: Metric, events: pa.Table) -> Mask:
         """Which events the metric counts in the cell."""
@@ -134,8 +134,8 @@ class CellEvents:
         ends = tuple(None if end is None else int(Decimal(str(end)).scaleb(measure.scale)) for end in bounds)
         samples: Ints = one(events.column(f"m{measure.at}")).fill_null(0).to_numpy(zero_copy_only=False)
         bins = bins_of(metric.bins, samples)
-        wanted = [bin for bin in set(bins.tolist()) if ends_of(metric.bins, bin) == ends]
-        return np.isin(bins, np.array(wanted, np.int64))
+        bins_of_cell = [bin for bin in set(bins.tolist()) if ends_of(metric.bins, bin) == ends]
+        return np.isin(bins, np.array(bins_of_cell, np.int64))
 
     def _keys(self, metric: Metric, events: pa.Table) -> pa.Table:
         """Tenant and dimensions as rollups have them: for a metric with `max_cardinality`, keys that were not
@@ -150,21 +150,21 @@ class CellEvents:
     # -- objects in states, and transitions
 
     def _of_states(self) -> list[pa.Table]:
-        wanted = [rows for rows in self._plan.rows if rows.in_state or rows.rule is not None]
-        if not wanted:
+        state_rows = [rows for rows in self._plan.rows if rows.in_state or rows.rule is not None]
+        if not state_rows:
             return []
         slices = {entry.seq: entry.id for entry in self._warehouse.state.slices(self._plan.stream)}
         found = []
-        for rows in wanted:
+        for rows in state_rows:
             entries = StateEntries(self._spec.metric(rows.metric), rows, self._known, self._plan)
             for table in entries.within(self._span, lambda columns: chosen(self._plan, self._group, columns)):
                 seqs = table.column("seq").to_pylist()
-                mark = 1 << self._names.index(rows.metric)
+                metric_bit = 1 << self._names.index(rows.metric)
                 columns = {name: table.column(name) for name in ("event_time", "tenant", "event_id")} | {
                     "slice": pa.array([slices.get(seq) for seq in seqs], pa.string()),
                     "line": pa.nulls(table.num_rows, pa.int64()),
                     "late": pa.nulls(table.num_rows, pa.bool_()),
-                    _METRICS: pa.array([mark] * table.num_rows, pa.int64()),
+                    _METRICS: pa.array([metric_bit] * table.num_rows, pa.int64()),
                     **{name: table.column(name) for name in STATE_TEXTS},
                 }
                 found.append(pa.table(columns).select(_ENTRY.names).cast(_ENTRY))
@@ -191,15 +191,15 @@ class CellEvents:
         by_id: dict[tuple[object, ...], Mapping[str, object]] = {}
         slices = pa.array(sorted({str(entry["slice"]) for entry in entries if entry["slice"] is not None}))
         plan = self._plan
-        asked = RawAsked(frozenset(self._names), plan.tenant, _spans(page), None, plan.past)
-        for rows in self._raw.with_payloads(asked, ("event_type", "arrival", "watermark")):
+        request = RawRequest(frozenset(self._names), plan.tenant, _spans(page), None, plan.past)
+        for rows in self._raw.with_payloads(request, ("event_type", "arrival", "watermark")):
             for row in rows.filter(pc.is_in(rows.column("slice"), slices)).to_pylist():
                 by_line[row["slice"], row["line"]] = row
                 by_id.setdefault((row["slice"], row["tenant"], row["event_id"]), row)
         found: list[Mapping[str, object]] = []
         for entry in entries:
-            place = (entry["slice"], entry["line"])
-            row = by_line.get(place) or by_id.get((entry["slice"], entry["tenant"], entry["event_id"]))
+            position = (entry["slice"], entry["line"])
+            row = by_line.get(position) or by_id.get((entry["slice"], entry["tenant"], entry["event_id"]))
             found.append({**(row or self._remembered(entry)), **self._counted_as(entry)})
         return found
 
@@ -210,9 +210,9 @@ class CellEvents:
         return {**known, **dict.fromkeys(("line", "payload", "event_type", "arrival", "watermark"))}
 
     def _counted_as(self, entry: Mapping[str, object]) -> dict[str, object]:
-        marks = entry[_METRICS]
-        assert isinstance(marks, int), entry
-        named = [name for number, name in enumerate(self._names) if marks >> number & 1]
+        metric_bits = entry[_METRICS]
+        assert isinstance(metric_bits, int), entry
+        named = [name for number, name in enumerate(self._names) if metric_bits >> number & 1]
         return {"metrics": named, **{name: entry[name] for name in STATE_TEXTS if entry[name] is not None}}
 
 
@@ -251,7 +251,7 @@ def _equal(column: pa.Array, value: object) -> Mask:
     if value is None:
         return np.asarray(pc.is_null(values))
     try:
-        wanted = pa.scalar(value, values.type)
+        scalar = pa.scalar(value, values.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):  # of another type: no event has it
         return np.zeros(len(values), np.bool_)
-    return np.asarray(pc.fill_null(pc.equal(values, wanted), False))
+    return np.asarray(pc.fill_null(pc.equal(values, scalar), False))

@@ -17,7 +17,7 @@ from tidemill.formats.key_runs import key_ranges, within
 from tidemill.model.metrics import NONE_STATE
 from tidemill.model.names import PSEUDO_DIMENSIONS
 from tidemill.model.time import Interval
-from tidemill.outputs.rollups.observation_runs import asked, histories_of
+from tidemill.outputs.rollups.observation_runs import histories_of, object_spans
 from tidemill.outputs.rollups.observations import in_order, joined, no_observations
 from tidemill.outputs.rollups.spec import Metric
 from tidemill.outputs.rollups.transitions import Histories, entered_last, histories, transitions_at
@@ -69,7 +69,7 @@ class StateEntries:
         seen = [run for run in inside if run.num_rows]
         if not seen:
             return no_observations(self.metric)
-        objects = asked(in_order(joined(seen)))
+        objects = object_spans(in_order(joined(seen)))
         return self._seen(histories_of(self.metric, files, objects, keys, self._until), span.end)
 
     @property
@@ -101,7 +101,7 @@ class StateEntries:
             values |= {FROM: left, TO: to}
         keep = chooses(values)
         nothing = pa.nulls(at.size, pa.string())
-        said = {
+        described = {
             "event_time": one(rows.column("time")),
             **{name: one(rows.column(name)).cast(pa.string()) for name in ("tenant", "event_id")},
             "seq": one(rows.column("seq")),
@@ -110,7 +110,7 @@ class StateEntries:
             _TO: nothing if left is None else to,
             _RULE: nothing if left is None else pa.array([self.rows.rule] * at.size, pa.string()),
         }
-        return pa.table(said).filter(pa.array(keep))
+        return pa.table(described).filter(pa.array(keep))
 
     def _counted(self, history: pa.Table, known: Histories, span: Interval) -> tuple[Ints, Ints | None]:
         """Which observations count, and for transitions the state that each leaves."""

@@ -30,15 +30,15 @@ class KeptColumns:
         self._guard = threading.Lock()
         self._kept: OrderedDict[tuple[str, str | None], Columns] = OrderedDict()
         self._bytes = 0
-        self._asked = False
+        self._used_before = False
 
     @property
     def is_used(self) -> bool:
         """True from the second answer on: a process that answers once gains nothing from decoding."""
-        return self._asked and self._budget > 0
+        return self._used_before and self._budget > 0
 
     def use(self) -> None:
-        self._asked = True
+        self._used_before = True
 
     def read(
         self, path: str, names: Sequence[str], texts: Collection[str] = (), metric: str | None = None

@@ -120,8 +120,8 @@ def _picked(
     """Columns `names` of the rows `at` that belong to the plan's tenant."""
     if plan.tenant is not None:
         at = at[_is(columns["tenant"], plan.tenant)[at]]
-    places = pa.array(at)
-    picked = {name: columns[name].take(places) for name in names if name in columns}
+    positions = pa.array(at)
+    picked = {name: columns[name].take(positions) for name in names if name in columns}
     return _Piece(picked, columns["bucket"].view(pa.int64()).to_numpy()[at], width)
 
 

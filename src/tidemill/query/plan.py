@@ -537,11 +537,11 @@ def _sort(
         for output in outputs:
             names.setdefault(label(output.expression), output.name)
     plain = key.value.text if isinstance(key.value, Value) else label(key.value)
-    wanted = plain if plain in names else label(key.value)
-    if wanted not in names:
+    column = plain if plain in names else label(key.value)
+    if column not in names:
         what = "column to order series by called" if query.format else "column of the answer called"
         raise unknown(what, Path(plain, key.value.position), names, "columns")
-    return Sort(names[wanted], key.descending)
+    return Sort(names[column], key.descending)
 
 
 def _at(query: Query, call: Callable[[], T], position: int | None = None) -> T:

@@ -114,9 +114,9 @@ class Querier:
             text = text_of(query)
         try:
             stream = declared_stream(query, self._streams).name
-            whose = tenant(stream) if callable(tenant) else tenant
+            tenants = tenant(stream) if callable(tenant) else tenant
             at = _instant(query, as_of, now)
-            plan = make_plan(query, self._streams, tenant=whose, now=now if at is None else at)
+            plan = make_plan(query, self._streams, tenant=tenants, now=now if at is None else at)
             return query, plan, at
         except QueryError as error:
             raise pointed(error, text) from None

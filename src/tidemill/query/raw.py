@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.time import Interval
-from tidemill.query.source import RawAsked, RawRows
+from tidemill.query.source import RawRequest, RawRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,47 +47,47 @@ class RawEvents:
     snapshot: Snapshot | None  # None: nothing was ever accepted
     columns: KeptColumns | None = None  # event times of parts that were read before
 
-    def rows(self, asked: RawAsked) -> RawRows:
-        parts = list(self._parts(asked))
+    def rows(self, request: RawRequest) -> RawRows:
+        parts = list(self._parts(request))
         if not parts or self.snapshot is None:
             return _NEVER
         seen = sum(part.rows for part in parts)
         made: list[pa.Table] = []
         # A metric of objects needs to see all events of one together; short spans have few events.
-        long = asked.filter is not None or asked.past is not None
-        at_once = None if not long or self._follows(asked) else _AT_ONCE
-        for events in _batches(self._events(asked), at_once):
-            rows = self._made(asked, events)
+        long = request.filter is not None or request.past is not None
+        at_once = None if not long or self._follows(request) else _AT_ONCE
+        for events in _batches(self._events(request), at_once):
+            rows = self._made(request, events)
             if rows is None:
                 return RawRows(None, len(parts), seen, is_known=False)
             made.append(rows)
         return RawRows(_joined(made), len(parts), seen)
 
-    def _events(self, asked: RawAsked) -> Iterator[pa.Table]:
+    def _events(self, request: RawRequest) -> Iterator[pa.Table]:
         """The events with the columns that metrics use, as d0 …, m0 …, in any order."""
         from tidemill.outputs.rollups.events import with_columns
 
         plan = self._plan
-        for found in self.found(asked):
+        for found in self.found(request):
             yield with_columns(plan, found.table, found.fields)
 
-    def found(self, asked: RawAsked, more: Sequence[str] = ()) -> Iterator[FoundRows]:
+    def found(self, request: RawRequest, more: Sequence[str] = ()) -> Iterator[FoundRows]:
         """The events, a row group at a time, with the columns that metrics use and `more` columns of raw."""
         from tidemill.outputs.rollups.events import fields_of
         from tidemill.query.raw_scan import RawScan
 
-        parts = list(self._parts(asked))
+        parts = list(self._parts(request))
         if parts and self.snapshot is not None:
-            yield from RawScan(asked, fields_of(self._plan), more).rows(self.snapshot.paths(parts))
+            yield from RawScan(request, fields_of(self._plan), more).rows(self.snapshot.paths(parts))
 
-    def with_payloads(self, asked: RawAsked, more: Sequence[str]) -> Iterator[pa.Table]:
+    def with_payloads(self, request: RawRequest, more: Sequence[str]) -> Iterator[pa.Table]:
         """The events as they were sent, a row group at a time, with `more` columns of raw."""
         from tidemill.formats.payload_columns import columns_in
         from tidemill.query.raw_scan import RawScan
 
-        parts = list(self._parts(asked))
+        parts = list(self._parts(request))
         if parts and self.snapshot is not None:
-            scan = RawScan(asked, columns_in(()), more, payload=True)
+            scan = RawScan(request, columns_in(()), more, payload=True)
             yield from (found.table for found in scan.rows(self.snapshot.paths(parts)))
 
     @property
@@ -97,27 +97,27 @@ class RawEvents:
 
         return metric_plan(plan_for(self.stream, self.limits))
 
-    def _follows(self, asked: RawAsked) -> bool:
+    def _follows(self, request: RawRequest) -> bool:
         """Whether one of the metrics is about objects and their states."""
-        return any(self.stream.metrics[name].kind == "state" for name in asked.metrics)
+        return any(self.stream.metrics[name].kind == "state" for name in request.metrics)
 
     def counted(self, events: pa.Table, span: Interval) -> pa.Table | None:
         """The rows that rollups of all metrics would have for these events of `span` alone; None if they
         depend on a state history that is not built yet."""
         from tidemill.outputs.rollups.events import with_columns
 
-        asked = RawAsked(frozenset(self.stream.metrics), None, [span])
-        return self._made(asked, with_columns(self._plan, events))
+        request = RawRequest(frozenset(self.stream.metrics), None, [span])
+        return self._made(request, with_columns(self._plan, events))
 
-    def _parts(self, asked: RawAsked) -> Iterator[Part]:
+    def _parts(self, request: RawRequest) -> Iterator[Part]:
         """Parts that can hold an event of a span, by their statistics alone."""
-        if self.snapshot is None or not asked.spans:
+        if self.snapshot is None or not request.spans:
             return
-        ranges: dict[str, Range] = {"event_time": (asked.spans[0].start, asked.spans[-1].end - 1)}
-        if asked.tenant is not None:
-            ranges["tenant"] = (asked.tenant, asked.tenant)
+        ranges: dict[str, Range] = {"event_time": (request.spans[0].start, request.spans[-1].end - 1)}
+        if request.tenant is not None:
+            ranges["tenant"] = (request.tenant, request.tenant)
         for part in self.snapshot.select(ranges=ranges):
-            spans = [span for span in asked.spans if part.may_hold("event_time", span.start, span.end - 1)]
+            spans = [span for span in request.spans if part.may_hold("event_time", span.start, span.end - 1)]
             if spans and self._holds(part, spans):
                 yield part
 
@@ -130,21 +130,21 @@ class RawEvents:
         time = self.columns.read(path, ["event_time"])["event_time"].view("int64").to_numpy()
         return any(((time >= span.start) & (time < span.end)).any() for span in spans)
 
-    def _made(self, asked: RawAsked, read: pa.Table) -> pa.Table | None:
+    def _made(self, request: RawRequest, read: pa.Table) -> pa.Table | None:
         """The rows; None if they depend on a state history that is not built yet."""
         import pyarrow as pa
 
         from tidemill.outputs.rollups.spec import spec_for
 
         whole = spec_for(self.stream)
-        spec = _only(whole, asked.metrics)
+        spec = _only(whole, request.metrics)
         time = read.column("event_time").cast(pa.int64()).to_numpy()
         pieces = [
-            (span, read.filter(pa.array((time >= span.start) & (time < span.end)))) for span in asked.spans
+            (span, read.filter(pa.array((time >= span.start) & (time < span.end)))) for span in request.spans
         ]
         if not spec.in_order:
             return pa.concat_tables(_rows(spec, span, piece, None) for span, piece in pieces)
-        until = None if asked.past is None else asked.past.offset + 1
+        until = None if request.past is None else request.past.offset + 1
         return self._remembering(whole, spec, pieces, until)
 
     def _remembering(
@@ -234,14 +234,14 @@ def _states(
     """State rows: which objects were seen is read from raw, their earlier states from the state history."""
     from tidemill.formats.arrow import one
     from tidemill.outputs.rollups.cells import cell_schema
-    from tidemill.outputs.rollups.observation_runs import asked, histories_of
+    from tidemill.outputs.rollups.observation_runs import histories_of, object_spans
     from tidemill.outputs.rollups.observations import in_order, observed
     from tidemill.outputs.rollups.transitions import state_cells
 
     seen = observed(metric, events)
     if not seen.num_rows:
         return cell_schema(metric).empty_table()
-    objects = asked(in_order(seen.drop_columns(["slice"])))
+    objects = object_spans(in_order(seen.drop_columns(["slice"])))
     history = histories_of(metric, known.observation_files.get(metric.name, ()), objects, (0, 1 << 64), until)
     time: NDArray[np.int64] = one(history.column("time")).to_numpy()
     inside = (time >= span.start) & (time < span.end)

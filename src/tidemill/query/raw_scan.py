@@ -25,7 +25,7 @@ from tidemill.model.conditions.ast import Condition, paths_in
 from tidemill.outputs.index.entries import metadata_of
 from tidemill.query.search.by_columns import ColumnFilter, column_filter
 from tidemill.query.search.finding import holds
-from tidemill.query.source import RawAsked
+from tidemill.query.source import RawRequest
 from tidemill.raw.columns import PartColumns
 from tidemill.raw.footers import declared_in
 from tidemill.raw.payloads import PAYLOAD, PartPayloads
@@ -48,7 +48,7 @@ class FoundRows:
 class RawScan:
     """What is read from the parts of raw."""
 
-    asked: RawAsked
+    request: RawRequest
     fields: Columns  # the fields to read of each event
     more: Sequence[str] = ()  # columns of raw besides those of every event
     payload: bool = False  # whether to read payloads, as they were sent
@@ -83,15 +83,15 @@ class RawScan:
         time, tenant = (group.column(position).statistics for position in positions)
         if time is not None and time.has_min_max:
             low, high = time.min_raw, time.max_raw
-            if not any(span.start <= high and low < span.end for span in self.asked.spans):
+            if not any(span.start <= high and low < span.end for span in self.request.spans):
                 return False
-        if self.asked.tenant is not None and tenant is not None and tenant.has_min_max:
-            return bool(tenant.min <= self.asked.tenant <= tenant.max)
+        if self.request.tenant is not None and tenant is not None and tenant.has_min_max:
+            return bool(tenant.min <= self.request.tenant <= tenant.max)
         return True
 
     def _read(self, unit: _Unit) -> FoundRows | None:
         path, groups = unit
-        condition = self.asked.filter
+        condition = self.request.filter
         with open_part(path, metadata=metadata_of(path)) as file:
             declared = declared_in(file, path)
             by_columns = column_filter(condition, declared, file) if condition is not None else None
@@ -99,39 +99,39 @@ class RawScan:
                 groups = [group for group in groups if by_columns.may_match(group)]
             if not groups:
                 return None
-            wanted = self._narrow(file, groups)
-            if condition is not None and wanted.any():
-                wanted = _passing(condition, by_columns, declared, file, groups, wanted)
-            if not wanted.any():
+            chosen = self._narrow(file, groups)
+            if condition is not None and chosen.any():
+                chosen = _passing(condition, by_columns, declared, file, groups, chosen)
+            if not chosen.any():
                 return None
             fields = PartColumns(self.fields, declared)
             payloads = PartPayloads(declared)
             names = [*_KNOWN, *self.more, *fields.names, *(payloads.names if self.payload else ())]
             table = file.read_row_groups(groups, list(dict.fromkeys(names)), use_threads=False)
-        table = table if wanted.all() else table.filter(pa.array(wanted))
+        table = table if chosen.all() else table.filter(pa.array(chosen))
         if self.payload:
             table = payloads.put_back(table).select([*_KNOWN, *self.more, PAYLOAD])
         return FoundRows(table, fields)
 
     def _narrow(self, file: pq.ParquetFile, groups: Sequence[int]) -> Mask:
         """The rows of the spans and the tenant that had arrived by then."""
-        asked = self.asked
+        request = self.request
         names = ["event_time"]
-        names += ["tenant"] if asked.tenant is not None else []
-        names += ["arrival", "slice"] if asked.past is not None else []
+        names += ["tenant"] if request.tenant is not None else []
+        names += ["arrival", "slice"] if request.past is not None else []
         rows = file.read_row_groups(groups, names, use_threads=False)
         time = one(rows.column("event_time")).view(pa.int64()).to_numpy()
-        wanted = np.zeros(time.size, np.bool_)
-        for span in asked.spans:
-            wanted |= (time >= span.start) & (time < span.end)
-        if asked.tenant is not None:
-            wanted &= np.asarray(pc.equal(rows.column("tenant"), asked.tenant))
-        if asked.past is not None:
-            wanted &= one(rows.column("arrival")).view(pa.int64()).to_numpy() <= asked.past.at
-            if asked.past.without:
-                without = pa.array(sorted(asked.past.without), pa.string())
-                wanted &= ~np.asarray(pc.is_in(rows.column("slice"), without))
-        return wanted
+        chosen = np.zeros(time.size, np.bool_)
+        for span in request.spans:
+            chosen |= (time >= span.start) & (time < span.end)
+        if request.tenant is not None:
+            chosen &= np.asarray(pc.equal(rows.column("tenant"), request.tenant))
+        if request.past is not None:
+            chosen &= one(rows.column("arrival")).view(pa.int64()).to_numpy() <= request.past.at
+            if request.past.without:
+                without = pa.array(sorted(request.past.without), pa.string())
+                chosen &= ~np.asarray(pc.is_in(rows.column("slice"), without))
+        return chosen
 
 
 def _positions(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int]:
@@ -146,12 +146,12 @@ def _passing(
     declared: RawColumns | None,
     file: pq.ParquetFile,
     groups: Sequence[int],
-    wanted: Mask,
+    chosen: Mask,
 ) -> Mask:
     """Which of these rows the condition is true for: by columns where they are enough, otherwise by payloads,
     as in a search."""
-    passed = np.zeros(wanted.size, np.bool_)
-    rows = np.flatnonzero(wanted)
+    passed = np.zeros(chosen.size, np.bool_)
+    rows = np.flatnonzero(chosen)
     if by_columns is None:
         left = rows
     else:
@@ -161,6 +161,6 @@ def _passing(
     if left.size:
         payloads = PartPayloads(declared, [".".join(path.segments) for path in paths_in(condition)])
         table = file.read_row_groups(groups, payloads.names, use_threads=False)
-        some = table if left.size == wanted.size else table.take(pa.array(left))
+        some = table if left.size == chosen.size else table.take(pa.array(left))
         passed[left[holds(condition, payloads.of(some), {})]] = True
     return passed

@@ -22,7 +22,7 @@ from tidemill.query.grid import overlapped
 from tidemill.query.plan import Plan, with_cells_of
 from tidemill.query.reading import QueryReading, reading_of, without_raw
 from tidemill.query.shape import AggregatedRows, shaped, values_of
-from tidemill.query.source import Files, RawAsked, RawRows, Scans, Source, literal_path, scans_of
+from tidemill.query.source import Files, RawRequest, RawRows, Scans, Source, literal_path, scans_of
 from tidemill.storage.tables.checksums import checked
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _made_of_raw(plan: Plan, reading: QueryReading, source: Source) -> RawRows:
     if source.raw is None:
         return RawRows(None, is_known=False)
     metrics = frozenset(rows.metric for rows in plan.rows)
-    return source.raw.rows(RawAsked(metrics, plan.tenant, spans, plan.filter, plan.past))
+    return source.raw.rows(RawRequest(metrics, plan.tenant, spans, plan.filter, plan.past))
 
 
 def _scanned(reading: QueryReading, source: Source, raw: RawRows) -> tuple[Scans, Scans]:

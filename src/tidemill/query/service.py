@@ -75,7 +75,7 @@ def ask(
     warehouse: Warehouse,
     querier: Querier,
     query: Asked,
-    whose: TenantChoice,
+    tenants: TenantChoice,
     *,
     strict: bool,
     engine: str,
@@ -87,9 +87,11 @@ def ask(
     try:
         return querier.ask(
             query,
-            tenant=lambda stream: tenant_of(warehouse, stream, whose),
+            tenant=lambda stream: tenant_of(warehouse, stream, tenants),
             now=warehouse.clock(),
-            arrivals=lambda stream, span: arrivals(warehouse, stream, span, tiles=True, tenant=whose.tenant),
+            arrivals=lambda stream, span: arrivals(
+                warehouse, stream, span, tiles=True, tenant=tenants.tenant
+            ),
             engine=engine,
             strict=strict,
             as_of=None if as_of is None else moment_of(as_of),
@@ -103,7 +105,7 @@ def cell(
     warehouse: Warehouse,
     querier: Querier,
     query: Asked,
-    whose: TenantChoice,
+    tenants: TenantChoice,
     start: int | None,
     group: Mapping[str, object],
     *,
@@ -115,7 +117,7 @@ def cell(
     from tidemill.query import Explanation
     from tidemill.query.cell import cell_of
 
-    answer = ask(warehouse, querier, query, whose, strict=False, engine="duckdb", as_of=as_of)
+    answer = ask(warehouse, querier, query, tenants, strict=False, engine="duckdb", as_of=as_of)
     if isinstance(answer, Explanation) or answer.plan is None:
         raise InputError("EXPLAIN has no cells", hint="leave EXPLAIN out")
     try:
@@ -213,14 +215,14 @@ def outdated(
     return found
 
 
-def tenant_of(warehouse: Warehouse, stream: str, whose: TenantChoice) -> str | None:
+def tenant_of(warehouse: Warehouse, stream: str, tenants: TenantChoice) -> str | None:
     """The tenant that is meant; None: all."""
     from tidemill.query.tenants import tenant_for
 
-    if whose.tenant is not None and not whose.check and not whose.all_tenants:
-        return whose.tenant
+    if tenants.tenant is not None and not tenants.check and not tenants.all_tenants:
+        return tenants.tenant
     declared, tables = warehouse.project.stream(stream).tenant.value, tables_with_tenants(warehouse, stream)
-    return tenant_for(stream, whose.tenant, declared, tables, all_tenants=whose.all_tenants)
+    return tenant_for(stream, tenants.tenant, declared, tables, all_tenants=tenants.all_tenants)
 
 
 def tables_with_tenants(warehouse: Warehouse, stream: str) -> Iterator[Snapshot]:

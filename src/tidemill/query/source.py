@@ -29,7 +29,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class RawAsked:
+class RawRequest:
     """Which rows of rollups are to be made from events of raw."""
 
     metrics: frozenset[str]
@@ -52,7 +52,7 @@ class RawRows:
 class RawSource(Protocol):
     """The accepted events of one stream."""
 
-    def rows(self, asked: RawAsked) -> RawRows: ...
+    def rows(self, asked: RawRequest) -> RawRows: ...
 
 
 class Source(Protocol):

@@ -136,14 +136,14 @@ def missing(plan: Plan, hits: str, running_total: str | None, cells: Sequence[in
     known = " UNION ".join(
         f"SELECT DISTINCT {', '.join(keys)} FROM {view}" for view in (hits, running_total) if view
     )
-    wanted = known if keys else "SELECT 1 AS alone"
+    groups = known if keys else "SELECT 1 AS alone"
     same = [f"hit.{key} IS NOT DISTINCT FROM want.{key}" for key in keys]
     if cells is not None:
-        wanted = f"SELECT * FROM ({_listed(cells, made)}), ({wanted})"
+        groups = f"SELECT * FROM ({_listed(cells, made)}), ({groups})"
         same.insert(0, "hit.cell = want.cell")
     picked = [f"want.{key}" for key in key_columns(plan)]
     made.text = (
-        f"SELECT {', '.join(picked)}\nFROM ({wanted}) AS want ANTI JOIN {hits} AS hit ON {' AND '.join(same)}"
+        f"SELECT {', '.join(picked)}\nFROM ({groups}) AS want ANTI JOIN {hits} AS hit ON {' AND '.join(same)}"
     )
     return made
 

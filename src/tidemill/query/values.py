@@ -296,9 +296,9 @@ def _refuse_arguments(value: Value) -> None:
 def _quantile(value: Value) -> Fraction | None:
     """The quantile of `p99.9` or `percentile(0.999)`; None if it is something else."""
     function = value.function.text.lower()
-    given: str | None = None
+    text: str | None = None
     if found := _PERCENTILE.fullmatch(function):
-        given, most = found[1], 100
+        text, most = found[1], 100
         position = value.position
     elif function == "percentile":
         numbers = [each for each in value.arguments if isinstance(each, Literally)]
@@ -309,14 +309,14 @@ def _quantile(value: Value) -> Fraction | None:
                 hint="write percentile(0.99), or p99",
                 position=value.position,
             )
-        given, most = str(number), 1
+        text, most = str(number), 1
         position = numbers[0].position
-    if given is None:
+    if text is None:
         return None
-    share = Fraction(given) / most if len(given) <= _MAX_DIGITS else Fraction(0)
+    share = Fraction(text) / most if len(text) <= _MAX_DIGITS else Fraction(0)
     if not 0 < share <= 1:
         raise QueryError(
-            f"there is no percentile {given[:40]}",
+            f"there is no percentile {text[:40]}",
             hint="write p above p0 up to p100, or percentile(q) with q above 0 up to 1; "
             f"{_MAX_DIGITS - 2} digits at most",
             position=position,

@@ -89,15 +89,15 @@ def _has_few(sample: pa.Array) -> bool:
 class PartColumns:
     """Where the values of some declared fields are in one part: in its columns, or in its payloads."""
 
-    def __init__(self, wanted: Columns, declared: RawColumns | None, *, sizes: bool = False) -> None:
+    def __init__(self, fields: Columns, declared: RawColumns | None, *, sizes: bool = False) -> None:
         there = {
             each.column: each
             for each in (declared.columns if declared is not None else ())
             if declared is not None and each.name not in declared.misfits
         }
-        self._wanted = wanted
-        self._at: list[RawColumn | None] = [there.get(column) for column in wanted.columns]
-        self._rest = columns_in([c for c, at in zip(wanted.columns, self._at, strict=True) if at is None])
+        self._fields = fields
+        self._at: list[RawColumn | None] = [there.get(column) for column in fields.columns]
+        self._rest = columns_in([c for c, at in zip(fields.columns, self._at, strict=True) if at is None])
         self._rounded = declared.rounded if declared is not None else frozenset()
         self._sizes = sizes
         self._says_sizes = declared is not None
@@ -112,7 +112,7 @@ class PartColumns:
     @property
     def fields(self) -> list[str]:
         """The requested fields, in the order in which `typed` returns them."""
-        return [column.name for column in self._wanted.columns]
+        return [column.name for column in self._fields.columns]
 
     @property
     def names(self) -> list[str]:
@@ -135,7 +135,7 @@ class PartColumns:
         rest = typed(self._rest, self._payloads.of(rows)) if self._rest.columns else TypedRows((), ())
         left = iter(rest.arrays)
         arrays = [next(left) if at is None else column_at(rows, at.path) for at in self._at]
-        rounded = [column.name for column in self._wanted.columns if column.name in self._rounded]
+        rounded = [column.name for column in self._fields.columns if column.name in self._rounded]
         return TypedRows(arrays, rest.misfits, [*rest.rounded, *rounded])
 
 

@@ -29,42 +29,42 @@ def service_of(request: Request) -> Service:
 
 def caller(*scopes: Scope) -> Any:
     """A dependency that gives the `Principal` of a request that may use one of `scopes`:
-    `who: Principal = caller(Scope.READ)`, or `Annotated[Principal, caller(Scope.READ)]`."""
+    `principal: Principal = caller(Scope.READ)`, or `Annotated[Principal, caller(Scope.READ)]`."""
 
-    async def asked(request: Request) -> Principal:  # not a plain function: those take a thread each
+    async def dependency(request: Request) -> Principal:  # not a plain function: those take a thread each
         return admitted(request, *scopes)
 
-    return Depends(asked)
+    return Depends(dependency)
 
 
 def admitted(request: Request, *scopes: Scope) -> Principal:
     """The principal of a request. AuthError: unknown; ForbiddenError: not allowed; RateLimitError: too
     often."""
     service = service_of(request)
-    who = _principal(service, request, service.clock())
-    if not any(who.may(scope) for scope in scopes):
-        wanted = " or ".join(scope.value for scope in scopes)
+    principal = _principal(service, request, service.clock())
+    if not any(principal.may(scope) for scope in scopes):
+        needed = " or ".join(scope.value for scope in scopes)
         raise ForbiddenError(
-            f"the token may not do this: it needs the scope {wanted}",
+            f"the token may not do this: it needs the scope {needed}",
             hint=f"make one with `tidemill token create --scope {scopes[0].value}`",
         )
-    service.rates.admit(who, 1, service.timer())
+    service.rates.admit(principal, 1, service.timer())
     check_parameters(request)
-    return who
+    return principal
 
 
-def sender_of(request: Request, who: Principal) -> str:
+def sender_of(request: Request, principal: Principal) -> str:
     """The holder of a quota: a token, or, without tokens, the address of the client."""
-    if who is not LOCAL:
-        return who.id
+    if principal is not LOCAL:
+        return principal.id
     return request.client.host if request.client is not None else LOCAL.id
 
 
-def is_still(request: Request, who: Principal) -> bool:
+def is_still(request: Request, principal: Principal) -> bool:
     """Whether the caller would be admitted again as the same: for long-running responses."""
     service = service_of(request)
     try:
-        return _principal(service, request, service.clock()) == who
+        return _principal(service, request, service.clock()) == principal
     except TidemillError:  # also if that is unknown: the file of tokens is damaged
         return False
 

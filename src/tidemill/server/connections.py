@@ -1,4 +1,4 @@
-"""One connection: uvicorn's protocol, with a limit on everything a client can draw out.
+"""One connection: uvicorn's protocol, with a limit on everything a client can make last long.
 
 Connections with headers that do not end or are too large, with responses that are not read, or beyond the
 limit are closed; other clients notice nothing.

@@ -1,7 +1,7 @@
-"""Whether the server lives, and whether it can take events: for those who watch it.
+"""Health checks: whether the server is alive, and whether it can take events.
 
-Open to everybody, so it says what fails and in general words why, but names no stream, no file and no
-address: those are in the log and in `status`. A stream that fails alone does not make the server unready.
+They need no token, so they say what fails and in general why, but name no stream, file or address: those are
+in the log and in `status`. A single failing stream does not make the server unready.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-AGAIN: Final = 10 * SECOND  # until somebody may find out that the log can be written again
+AGAIN: Final = 10 * SECOND  # after this time requests may try again whether the log can be written
 UNLANDED: Final = 10.0  # seconds that windows may fail to land before the server counts as unready
 OK: Final = "ok"
-DEGRADED: Final = "degraded"  # it takes events, and some stream or output of it fails
+DEGRADED: Final = "degraded"  # it takes events, but some stream or output fails
 _OK: Final = b'{"status":"ok"}'
 
 
@@ -86,8 +86,8 @@ async def _readyz(request: Request) -> Response:
     if not failing:
         streams, damage = await run_in_threadpool(lambda: (_streams(service), _damage(service)))
         status = OK if streams == damage == OK else DEGRADED
-        said = {"status": status, **dict.fromkeys(_CHECKS, OK), "streams": streams, "damage": damage}
-        return Response(orjson.dumps(said), media_type="application/json")
+        report = {"status": status, **dict.fromkeys(_CHECKS, OK), "streams": streams, "damage": damage}
+        return Response(orjson.dumps(report), media_type="application/json")
     content = document(
         503,
         "unready",
@@ -101,7 +101,7 @@ async def _readyz(request: Request) -> Response:
 
 
 def _failing(service: Service) -> dict[str, str]:
-    """What fails, each with the reason; logged when it is another one than before."""
+    """What fails, each with the reason; logged when it changes."""
     found: dict[str, str] = {}
     for name, check in _CHECKS.items():
         try:
@@ -125,7 +125,7 @@ def _log_once(service: Service, name: str, reason: str) -> None:
 
 
 def _streams(service: Service) -> str:
-    """How many streams cannot be worked on, and by which kinds of faults."""
+    """How many streams have faults, and of which kinds."""
     state, names = service.mill.state, [WAREHOUSE, *service.project.streams]
     faults = [fault for name in names for fault in faults_of(state, name)]
     if not faults:
@@ -135,7 +135,7 @@ def _streams(service: Service) -> str:
 
 
 def _damage(service: Service) -> str:
-    """Whether something that a gateway had acknowledged could not be read any more."""
+    """Whether acknowledged events of a gateway could not be read any more."""
     count = len(damaged_logs(service.project.warehouse))
     return f"{count} damaged stretches of logs were set aside: see `tidemill status`" if count else OK
 
@@ -161,13 +161,13 @@ def _memory(service: Service) -> str | None:
 
 
 def _log(service: Service) -> str | None:
-    """Whether what came last became durable. After a while it is worth another try."""
+    """Whether the last events became durable. After a while it is worth another try."""
     failed = service.unwritten_at
     return "it could not be written" if failed is not None and service.timer() < failed + AGAIN else None
 
 
 def _landing(service: Service) -> str | None:
-    """Whether what was acknowledged gets into the ledger."""
+    """Whether acknowledged events get into the ledger."""
     since = service.gateway.stuck_since
     if since is None or (waited := monotonic() - since) < UNLANDED:
         return None
@@ -183,12 +183,12 @@ def _queues(service: Service) -> str | None:
 
 
 def _tokens(service: Service) -> str | None:
-    """Whether it can be known who asks: not when the file of tokens was lost or damaged."""
+    """Whether callers can be identified: not if the file of tokens is lost or damaged."""
     service.tokens.any_made()
     return None
 
 
-_CHECKS: Final[Mapping[str, Callable[[Service], str | None]]] = {  # None: it is as it should be
+_CHECKS: Final[Mapping[str, Callable[[Service], str | None]]] = {  # None: nothing is wrong
     "warehouse": _warehouse,
     "state": _state,
     "log": _log,

@@ -66,8 +66,8 @@ _REFUSED: Final = {
 def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
     routes = APIRouter(tags=["events"])
     handlers = _WritingRoutes(service, acknowledging)
-    # The first one answers, the second is the same to be described: what FastAPI does for each request of
-    # its own routes takes longer than all that is done here.
+    # The first one handles requests, the second only describes it in OpenAPI: what FastAPI does for each
+    # request of its own routes takes longer than everything that is done here.
     routes.add_route(EVENTS, handlers.post_events, methods=["POST"], include_in_schema=False)
     routes.add_api_route(
         EVENTS,
@@ -126,42 +126,42 @@ class _WritingRoutes:
 
     async def post_events(self, request: Request) -> Response:
         service = self._service
-        who = admitted(request, Scope.INGEST)
-        stream = service.stream(request.path_params["stream"], who.tenant)
-        given = parameters(request)
-        wait = waiting_time(request, given, service.project.gateway.requests.wait)
-        source = source_name(given.get("source"))
-        declared = declared_bounds(stream, given.get("start"), given.get("end"))
+        principal = admitted(request, Scope.INGEST)
+        stream = service.stream(request.path_params["stream"], principal.tenant)
+        values = parameters(request)
+        wait = waiting_time(request, values, service.project.gateway.requests.wait)
+        source = source_name(values.get("source"))
+        declared = declared_bounds(stream, values.get("start"), values.get("end"))
         media = _media(request)
         await admit(service)
         with HeldMemory(service.gateway.memory) as held:
-            submission = await _read(service, request, held, stream, media, who, source, declared)
+            submission = await _read(service, request, held, stream, media, principal, source, declared)
             await check_spread(service, stream, submission)
-            service.rates.admit_rest(who, submission.records - 1, service.timer())
-            if submission.alone is not None:  # a slice by its content: what was retracted stays so
+            service.rates.admit_rest(principal, submission.records - 1, service.timer())
+            if submission.alone is not None:  # identified by its content: a retracted slice stays retracted
                 await run_in_threadpool(_refuse_retracted, service, submission)
-            entry = await self._acknowledging.durable(submission, sender_of(request, who))
+            entry = await self._acknowledging.durable(submission, sender_of(request, principal))
         if wait is None:
             return _acknowledged(entry, _STATUS[service.project.gateway.acknowledge])
         return await self._waited(request, entry, wait)
 
     async def flush(self, request: Request) -> Response:
         service = self._service
-        who = admitted(request, Scope.INGEST)
+        principal = admitted(request, Scope.INGEST)
         name = parameters(request).get("stream")
         if name is not None:
-            streams = [service.stream(name, who.tenant).name]
+            streams = [service.stream(name, principal.tenant).name]
         else:
             known = service.project.streams.values()
-            streams = [stream.name for stream in known if may_know(stream, who.tenant)]
+            streams = [stream.name for stream in known if may_know(stream, principal.tenant)]
         seconds = service.project.gateway.requests.wait / SECOND
-        done = await run_in_threadpool(service.gateway.flush, streams, seconds, who.tenant)
-        said = flushed(done.windows, done.pending)
+        done = await run_in_threadpool(service.gateway.flush, streams, seconds, principal.tenant)
+        document = flushed(done.windows, done.pending)
         problem_response = [
-            only(window, OF_FLUSHED, service.project.streams[output.stream], who)
-            for window, output in zip(cast("list[Document]", said["windows"]), done.windows, strict=True)
+            only(window, OF_FLUSHED, service.project.streams[output.stream], principal)
+            for window, output in zip(cast("list[Document]", document["windows"]), done.windows, strict=True)
         ]
-        return Response(dumps({**said, "windows": problem_response}), media_type=JSON)
+        return Response(dumps({**document, "windows": problem_response}), media_type=JSON)
 
     async def _waited(self, request: Request, entry: Entry, seconds: float) -> Response:
         receipt = await self._waiting.decided(entry.id, seconds)
@@ -175,10 +175,10 @@ class _WritingRoutes:
 
     async def get_ingestion(self, request: Request) -> Response:
         service = service_of(request)
-        who = admitted(request, Scope.INGEST, Scope.READ)
+        principal = admitted(request, Scope.INGEST, Scope.READ)
         each = switch(parameters(request), "outcomes", default=True)
         ingestion = request.path_params["ingestion"]
-        content = await run_in_threadpool(_ingestion, service, who, ingestion, each)
+        content = await run_in_threadpool(_ingestion, service, principal, ingestion, each)
         return Response(orjson.dumps(content), media_type=JSON)
 
 
@@ -200,7 +200,7 @@ async def _read(
     held: HeldMemory,
     stream: Stream,
     media: str,
-    who: Principal,
+    principal: Principal,
     source: str,
     declared: Interval | None,
 ) -> Submission:
@@ -212,7 +212,7 @@ async def _read(
         plain = decompressed(content, encoding, limits.body) if encoding is not None else content
         if plain is not content:
             held.add(len(plain))
-        return read_body(plain, media, stream, limits, who.tenant, source, declared)
+        return read_body(plain, media, stream, limits, principal.tenant, source, declared)
 
     return await taken_apart(service, content, encoding, _INLINE.get(media, 0), work)
 
@@ -238,7 +238,7 @@ def _location(ingestion: str) -> dict[str, str]:
 
 
 def _answer(receipt: Receipt, found: Decided, instance: str) -> Response:
-    """All good: 200. All alike and refused: 409 or 422. Else 207."""
+    """The response: 200 if all events are good, 409 or 422 if all are refused alike, otherwise 207."""
     content = _shown(receipt, found, each=True)
     if found.status is Status.RETRACTED:
         detail = "the slice of these events was retracted: they do not count"
@@ -263,16 +263,16 @@ def _extension(content: dict[str, object]) -> dict[str, object]:
     return {name: content[name] for name in ("ingestion", "counts", "outcomes")}
 
 
-def _ingestion(service: Service, who: Principal, ingestion: str, each: bool) -> dict[str, object]:
-    """What is known of an ingestion; of another tenant's as little as of none."""
+def _ingestion(service: Service, principal: Principal, ingestion: str, each: bool) -> dict[str, object]:
+    """What is known of an ingestion; one of another tenant looks as if it did not exist."""
     gateway = service.gateway
     receipt = gateway.receipt(ingestion)
     if receipt is None:
         entry = gateway.buffered(ingestion)
-        if entry is not None and who.tenant in (None, entry.submission.tenant):
+        if entry is not None and principal.tenant in (None, entry.submission.tenant):
             return _buffered(entry)
-        receipt = gateway.receipt(ingestion)  # it may have landed between the two looks
-    if receipt is None or who.tenant not in (None, receipt.tenant):
+        receipt = gateway.receipt(ingestion)  # it may have landed between the two checks
+    if receipt is None or principal.tenant not in (None, receipt.tenant):
         raise NotFoundError(
             f"there is no ingestion {ingestion[:60]!r}",
             hint="it is known for as long as gateway.receipts says, and to its own tenant only",

@@ -19,46 +19,46 @@ if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.reader_threads import Readers
 
-MOST_BYTES: Final = 1 << 20  # of a question
-_DIGITS: Final = 400  # of a number in one; what is longer no field can hold
+MOST_BYTES: Final = 1 << 20  # bytes of a body
+_DIGITS: Final = 400  # characters of a number; no field can hold a longer one
 
 
-async def said_in(request: Request, readers: Readers, *known: str) -> Document:
+async def body_of(request: Request, readers: Readers, *known: str) -> Document:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
         raise MediaTypeError(
-            f"a question of type {media[:60] or 'none'!r} is not read",
+            f"a body of type {media[:60] or 'none'!r} is not read",
             hint="send application/json, as it is: without Content-Encoding",
         )
     gateway = readers.service.gateway
     requests = readers.service.project.gateway.requests
     with HeldMemory(gateway.memory) as held:
         content = await body(request, held, min(MOST_BYTES, requests.body), requests.timeout)
-    said = loaded(content)
-    unknown = sorted(set(said) - set(known))
+    document = loaded(content)
+    unknown = sorted(set(document) - set(known))
     if unknown:
         raise InputError(
             f"there is no {unknown[0][:40]!r} here", where=unknown[0][:40], hint=f"use {', '.join(known)}"
         )
-    return said
+    return document
 
 
-def asked_in(said: Document, name: str, default: str | None = None) -> str | Document:
-    found = said.get(name, default)
+def question(document: Document, name: str, default: str | None = None) -> str | Document:
+    found = document.get(name, default)
     if isinstance(found, str | Mapping):
         return found
     raise wrong(name, "a text or a JSON object")
 
 
-def text(said: Document, name: str) -> str | None:
-    found = said.get(name)
+def text(document: Document, name: str) -> str | None:
+    found = document.get(name)
     if found is None or isinstance(found, str):
         return found
     raise wrong(name, "a text")
 
 
-def switch(said: Document, name: str) -> bool:
-    found = said.get(name, False)
+def switch(document: Document, name: str) -> bool:
+    found = document.get(name, False)
     if isinstance(found, bool):
         return found
     raise wrong(name, "true or false")
@@ -86,11 +86,11 @@ def loaded(content: bytes) -> Document:
         raise ValueError(f"{word} is not a JSON value")
 
     try:
-        said = json.loads(
+        document = json.loads(
             content, parse_float=number, parse_int=number, parse_constant=constant, object_pairs_hook=once
         )
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"the body is not JSON: {error}", hint="send one JSON object") from None
-    if not isinstance(said, dict):
-        raise InputError("the body is no JSON object", hint='send one such as {"query": "SELECT …"}')
-    return said
+    if not isinstance(document, dict):
+        raise InputError("the body is not a JSON object", hint='send one such as {"query": "SELECT …"}')
+    return document

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 KEEP_ALIVE: Final = 5  # seconds that a connection may be idle between requests
 GRACE: Final = 10  # seconds that requests have to end when the server stops
 BACKLOG: Final = 1024
-LOOK: Final = 0.05  # seconds between two looks at the event that ends it
+POLL: Final = 0.05  # seconds between two checks of the event that ends it
 _HINTS: Final = {
     errno.EADDRINUSE: "another process listens there: choose another gateway.port (0: a free one)",
     errno.EACCES: "this user may not listen there: choose a port of 1024 or more",
@@ -58,7 +58,7 @@ def serve(
     service = cast("Service", app.state.service)
     if not is_loopback(host) and not service.tokens.any_active(service.clock()):
         raise ForbiddenError(
-            f"{host} can be reached from other machines, and there is no token that one would have to show",
+            f"{host} can be reached from other machines, but no token protects the server",
             where="gateway.host",
             hint="make one with `tidemill token create`, or listen on 127.0.0.1",
         )
@@ -110,7 +110,7 @@ async def _watch(
         if server.started and not was_logged:
             was_logged = True
             started(url)
-        await asyncio.sleep(LOOK if was_logged else 0.001)
+        await asyncio.sleep(POLL if was_logged else 0.001)
     service.stop()
     server.should_exit = True
 

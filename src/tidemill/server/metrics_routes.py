@@ -1,6 +1,6 @@
-"""What is measured, for Prometheus: the streams as they stand, what this process did, and its gateway.
+"""Metrics for Prometheus: the state of the streams, the work of this process, and its gateway.
 
-Numbers of all tenants together, so it is an operator's to read.
+The numbers cover all tenants, so only operators may read them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def router(readers: Readers) -> APIRouter:
     routes = APIRouter(tags=["health"])
     readers.service.meter.watch(readers.service.gateway.status)
 
-    async def metrics(who: Reader) -> Response:
-        check_operator(who, "metrics")
+    async def metrics(principal: Reader) -> Response:
+        check_operator(principal, "metrics")
         text = await readers.run(readers.service.meter.text)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from tidemill.config import Stream
     from tidemill.server.service import Service
 
-MAX_BYTES: Final = 1 << 20  # of the request: what it names may be large, it is not
+MAX_BYTES: Final = 1 << 20  # bytes of the request: the object may be large, the request is not
 SOURCE: Final = "storage"
 _FIELDS: Final = ("location", "start", "end", "format", "source", "metadata")
-_WINDOW: Final = "window"  # what the gateway says of its own slices
+_WINDOW: Final = "window"  # a key that the gateway uses for its own slices
 _HINT: Final = "name a file in one of gateway.objects: a path, or file:///..."
 
 
@@ -65,9 +65,9 @@ def router() -> APIRouter:
 
 async def _post_slice(request: Request) -> Response:
     service = service_of(request)
-    who = admitted(request, Scope.ADMIN)
-    stream = service.stream(request.path_params["stream"], who.tenant)
-    _check_allowed(service, who)
+    principal = admitted(request, Scope.ADMIN)
+    stream = service.stream(request.path_params["stream"], principal.tenant)
+    _check_allowed(service, principal)
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise MediaTypeError(
@@ -83,15 +83,15 @@ async def _post_slice(request: Request) -> Response:
     return _answer(landed)
 
 
-def _check_allowed(service: Service, who: Principal) -> None:
-    if who.tenant is not None:
+def _check_allowed(service: Service, principal: Principal) -> None:
+    if principal.tenant is not None:
         raise ForbiddenError(
-            "an object may hold events of every tenant",
+            "an object can hold events of any tenant",
             hint="use an operator's token: one that is made without --tenant",
         )
     if not service.project.gateway.objects:
         raise ForbiddenError(
-            "no folder is open for objects",
+            "no folder is allowed for objects",
             where="gateway.objects",
             hint="name the folders that objects may lie in with gateway.objects",
         )
@@ -184,7 +184,7 @@ def _metadata(fields: Mapping[str, object]) -> str | None:
         raise InputError("metadata is not an object", where="metadata", hint='write {"NAME": ...}')
     if _WINDOW in found:
         raise InputError(
-            f"metadata.{_WINDOW} is what the gateway says of its own slices",
+            f"metadata.{_WINDOW} is reserved for slices of the gateway",
             where="metadata",
             hint="give it another name",
         )

@@ -1,6 +1,6 @@
-"""What an operator has done over HTTP: windows built again or retried, records of quarantine decided again.
+"""Operations over HTTP: rebuild or retry windows, replay records of quarantine.
 
-It only queues and lands: the rounds do the work. The scope is `admin`, and a token of one tenant may not.
+They only queue and land; the rounds do the work. They need the scope `admin`, and a token for all tenants.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidemill.pipeline.documents import windows as plain
 from tidemill.raw.quarantine import REASONS
 from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.callers import caller
-from tidemill.server.json_body import said_in, switch, text
+from tidemill.server.json_body import body_of, switch, text
 from tidemill.server.problems import responses
 from tidemill.server.read_shapes import END, SLICE, START, shown, taken
 from tidemill.server.tenancy import check_operator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Operator = Annotated[Principal, caller(Scope.ADMIN)]
 
-PATIENCE: Final = 30.0  # seconds that a round which runs is waited for
+PATIENCE: Final = 30.0  # seconds to wait for a running round
 _MAYBE: Final = {"type": ["string", "null"]}
 _SWITCH: Final = {"type": "boolean"}
 _STEP: Final = {
@@ -95,12 +95,12 @@ class _Operations:
         self._readers = readers
         self._mill = readers.mill
 
-    async def rebuild(self, request: Request, who: Operator, stream: str) -> Response:
-        check_operator(who, "windows")
-        declared = self._readers.stream(stream, who)
-        said = await said_in(request, self._readers, "from", "to", "include_late", "explain")
-        span = _span(text(said, "from"), text(said, "to"))
-        late, explain = switch(said, "include_late"), switch(said, "explain")
+    async def rebuild(self, request: Request, principal: Operator, stream: str) -> Response:
+        check_operator(principal, "windows")
+        declared = self._readers.stream(stream, principal)
+        body = await body_of(request, self._readers, "from", "to", "include_late", "explain")
+        span = _span(text(body, "from"), text(body, "to"))
+        late, explain = switch(body, "include_late"), switch(body, "explain")
 
         def work() -> Document:
             steps = self._mill.windows.plan_rebuild(declared.name, span, include_late=late)
@@ -111,10 +111,10 @@ class _Operations:
 
         return await self._readers.answer(work)
 
-    async def retry(self, request: Request, who: Operator, stream: str) -> Response:
-        check_operator(who, "windows")
-        declared = self._readers.stream(stream, who)
-        at = text(await said_in(request, self._readers, "at"), "at")
+    async def retry(self, request: Request, principal: Operator, stream: str) -> Response:
+        check_operator(principal, "windows")
+        declared = self._readers.stream(stream, principal)
+        at = text(await body_of(request, self._readers, "at"), "at")
         instant = None if at is None else parse_instant(at)
 
         def work() -> Document:
@@ -125,10 +125,10 @@ class _Operations:
 
         return await self._readers.answer(work)
 
-    async def replay(self, request: Request, who: Operator, stream: str) -> Response:
-        check_operator(who, "records of quarantine")
-        declared = self._readers.stream(stream, who)
-        reason = text(await said_in(request, self._readers, "reason"), "reason")
+    async def replay(self, request: Request, principal: Operator, stream: str) -> Response:
+        check_operator(principal, "records of quarantine")
+        declared = self._readers.stream(stream, principal)
+        reason = text(await body_of(request, self._readers, "reason"), "reason")
         if reason is not None and reason not in REASONS:
             raise InputError(f"there is no reason {reason[:40]!r}", hint=f"reasons: {', '.join(REASONS)}")
 

@@ -1,6 +1,6 @@
 """OpenTelemetry over HTTP: logs and traces become events of the streams that are declared for them.
 
-Answers speak the sender's encoding, refusals too: an exporter reads no problem documents.
+Responses, also errors, use the encoding of the request: exporters do not read problem documents.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SOURCE: Final = "otlp"
 
 _NAMES: Final[dict[Signal, str]] = {"logs": "Logs", "traces": "Trace"}
-_CODES: Final = {  # of google.rpc.Code
+_CODES: Final = {  # a google.rpc.Code
     400: 3,
     401: 16,
     403: 7,
@@ -80,7 +80,7 @@ def _endpoint(
         try:
             return await _export(service, acknowledging, signal, media, request)
         except TidemillError as error:
-            return _refused(media, refusal(error, request.url.path), _said(error))
+            return _refused(media, refusal(error, request.url.path), _message(error))
         except HTTPException as error:
             return _refused(media, Response(status_code=error.status_code), error.detail)
 
@@ -90,22 +90,22 @@ def _endpoint(
 async def _export(
     service: Service, acknowledging: Acknowledging, signal: Signal, media: Media, request: Request
 ) -> Response:
-    who = admitted(request, Scope.INGEST)
-    stream = _stream(service, signal, who)
+    principal = admitted(request, Scope.INGEST)
+    stream = _stream(service, signal, principal)
     await admit(service)
     with HeldMemory(service.gateway.memory) as held:
-        read = await _read(service, request, held, stream, signal, media, who)
+        read = await _read(service, request, held, stream, signal, media, principal)
         if read.submission is not None:
             await check_spread(service, stream, read.submission)
-            service.rates.admit_rest(who, read.submission.records - 1, service.timer())
-            await acknowledging.durable(read.submission, sender_of(request, who))
+            service.rates.admit_rest(principal, read.submission.records - 1, service.timer())
+            await acknowledging.durable(read.submission, sender_of(request, principal))
     return Response(otlp_answer(signal, media, read.rejected, read.message), media_type=OTLP_TYPES[media])
 
 
-def _stream(service: Service, signal: Signal, who: Principal) -> Stream:
+def _stream(service: Service, signal: Signal, principal: Principal) -> Stream:
     name = getattr(service.project.gateway.otlp, signal)
     try:
-        return service.stream(name, who.tenant)
+        return service.stream(name, principal.tenant)
     except NotFoundError:
         raise NotFoundError(
             f"there is no stream {name!r} for {signal}",
@@ -121,7 +121,7 @@ async def _read(
     stream: Stream,
     signal: Signal,
     media: Media,
-    who: Principal,
+    principal: Principal,
 ) -> OtlpRead:
     limits = service.project.gateway.requests
     content = await body(request, held, limits.body, limits.timeout)
@@ -131,20 +131,20 @@ async def _read(
         plain = decompressed(content, encoding, limits.body) if encoding is not None else content
         if plain is not content:
             held.add(len(plain))
-        return read_otlp(plain, media, signal, stream, limits, who.tenant, SOURCE)
+        return read_otlp(plain, media, signal, stream, limits, principal.tenant, SOURCE)
 
     return await taken_apart(service, content, encoding, MADE_ANEW, work)
 
 
-def _said(error: TidemillError) -> str:
+def _message(error: TidemillError) -> str:
     return f"{error} ({error.hint})" if error.hint else str(error)
 
 
-def _refused(media: Media, refused: Response, said: str) -> Response:
-    """What a problem document would say, as a google.rpc.Status in the encoding of the request."""
+def _refused(media: Media, refused: Response, message: str) -> Response:
+    """The content of a problem document as a google.rpc.Status, in the encoding of the request."""
     status = refused.status_code
     kept = {
         name: refused.headers[name] for name in ("retry-after", "www-authenticate") if name in refused.headers
     }
-    text = "this is a fault of the server" if status == 500 else said
+    text = "this is a fault of the server" if status == 500 else message
     return Response(otlp_status(media, _CODES.get(status, 2), text), status, kept, OTLP_TYPES[media])

@@ -1,6 +1,7 @@
-"""Waiting for outcomes: one look at the state for all who wait, soon after anything may have changed.
+"""Waiting for outcomes: one query of the state for all waiting requests, soon after anything may have
+changed.
 
-Nobody who waits holds a thread or any memory of the budget; when the time is up, nothing is lost.
+A waiting request holds no thread and no memory of the budget; when its time is up, nothing is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAUSE: Final = 0.025  # seconds between two looks, when nobody says that something happened
+PAUSE: Final = 0.025  # seconds between two queries, if nothing signals a change
 
 
 @dataclass(slots=True, eq=False)
@@ -33,24 +34,24 @@ class _Waiter:
 
 
 class OutcomeWaiters:
-    """Those that wait for the gate's word on what they sent: of one event loop, that of the server."""
+    """Requests that wait for the outcome of their events, in the event loop of the server."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiters: set[_Waiter] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def decided(self, ingestion: str, seconds: float) -> Receipt | None:
         """The receipt of an ingestion, once its slice has gone through the gate; None: it has not yet."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # another server runs the same application: the former one is over
-            self._loop, self._waiters, self._looking = loop, set(), None
+        if loop is not self._loop:  # another server runs the same application: the previous one has ended
+            self._loop, self._waiters, self._watching = loop, set(), None
         waiter = _Waiter(ingestion, loop.create_future())
         self._service.gateway.hurry(ingestion)
         self._waiters.add(waiter)
-        if self._looking is None or self._looking.done():
-            self._looking = loop.create_task(self._look_on())
+        if self._watching is None or self._watching.done():
+            self._watching = loop.create_task(self._watch())
         try:
             async with asyncio.timeout(seconds):
                 return await waiter.future
@@ -59,7 +60,7 @@ class OutcomeWaiters:
         finally:
             self._waiters.discard(waiter)
 
-    async def _look_on(self) -> None:
+    async def _watch(self) -> None:
         service = self._service
         rung = service.woken.rung
         while self._waiters:
@@ -68,23 +69,23 @@ class OutcomeWaiters:
                 return
             waiting = list(self._waiters)
             try:
-                done = await run_in_threadpool(self._look, waiting)
-            except TidemillError as error:  # what was sent is durable all the same
+                done = await run_in_threadpool(self._query, waiting)
+            except TidemillError as error:  # the events are durable anyway
                 log.warning("outcomes cannot be looked at: %s", error)
                 done = []
             for waiter in done:
                 if not waiter.future.done() and waiter.receipt is not None:
                     waiter.future.set_result(waiter.receipt)
                 self._waiters.discard(waiter)
-            rung = await service.woken.heard(rung, PAUSE)
+            rung = await service.woken.wait(rung, PAUSE)
 
     def _give_up(self) -> None:
         for waiter in self._waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(TimeoutError())
 
-    def _look(self, waiting: Sequence[_Waiter]) -> list[_Waiter]:
-        """Those whose slices are decided. In a thread: the state is asked."""
+    def _query(self, waiting: Sequence[_Waiter]) -> list[_Waiter]:
+        """The ingestions whose slices are decided. Runs in a thread, since it reads the state."""
         gateway, state = self._service.gateway, self._service.mill.state
         for waiter in waiting:
             if waiter.receipt is None and gateway.buffered(waiter.id) is None:

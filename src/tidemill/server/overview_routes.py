@@ -1,6 +1,6 @@
 """All streams at a glance over HTTP, once or as server-sent events when something changes.
 
-One look serves all listeners, at most three a second. A tenant sees only its own.
+One query serves all listeners, at most three a second. A tenant sees only its own data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds between two looks. What nobody rings for is seen after two of them: within a second.
+# Seconds between two queries. Changes without a signal are seen after two of them: within a second.
 EVERY: Final = 0.4
 HEARTBEAT: Final = 15.0  # seconds of silence
 _PASSING: Final = ("rate", "lag", "lag_us")  # change by themselves: no reason to send
@@ -90,22 +90,24 @@ class _OverviewRoutes:
         self._seen_at = 0
         self._refusals = TenantRefusals(self._mill.workers)
 
-    async def overview(self, who: Reader) -> Response:
-        return await self._readers.answer(lambda: self._for(who, self._look()))
+    async def overview(self, principal: Reader) -> Response:
+        return await self._readers.answer(lambda: self._for(principal, self._query()))
 
-    async def listen(self, request: Request, who: Reader) -> Response:
+    async def listen(self, request: Request, principal: Reader) -> Response:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._heard(request, who), headers=headers, media_type="text/event-stream")
+        return StreamingResponse(
+            self._listen(request, principal), headers=headers, media_type="text/event-stream"
+        )
 
-    async def _heard(self, request: Request, who: Principal) -> AsyncIterator[bytes]:
+    async def _listen(self, request: Request, principal: Principal) -> AsyncIterator[bytes]:
         service, loop = self._readers.service, asyncio.get_running_loop()
         sent: Document | None = None
         spoke = loop.time()
-        while not service.stopping.is_set() and is_still(request, who):
+        while not service.stopping.is_set() and is_still(request, principal):
             began, rung = loop.time(), service.woken.rung
             try:
-                found = await self._readers.run(lambda: self._for(who, self._recent()))
-            except TidemillError as error:  # the listener comes again
+                found = await self._readers.run(lambda: self._for(principal, self._recent()))
+            except TidemillError as error:  # the listener reconnects
                 log.warning("the overview cannot be read: %s", error)
                 return
             lasting = _lasting(found)
@@ -116,31 +118,33 @@ class _OverviewRoutes:
                 yield b": still here\n\n"
                 spoke = loop.time()
             await asyncio.sleep(max(0.0, began + EVERY - loop.time()))
-            await service.woken.heard(rung, EVERY)
+            await service.woken.wait(rung, EVERY)
 
     def _recent(self) -> Document:
-        """One look serves all who listen."""
+        """The current overview; one query serves all listeners."""
         now = self._readers.service.timer()
         if self._seen is None or now >= self._seen_at + EVERY * 500_000:
-            self._seen, self._seen_at = self._look(), now
+            self._seen, self._seen_at = self._query(), now
         return self._seen
 
-    def _look(self) -> Document:
+    def _query(self) -> Document:
         workers = self._mill.workers
         streams = [overview_of(workers, name) for name in self._mill.project.streams]
         return plain.overview(self._mill.clock(), streams, problems_of_all(workers))
 
-    def _for(self, who: Principal, found: Document) -> Document:
-        """As the caller may see it: of a shared stream, what its own events show."""
-        if who.tenant is None:
+    def _for(self, principal: Principal, found: Document) -> Document:
+        """The overview as the caller may see it: for a shared stream, what its own events show."""
+        if principal.tenant is None:
             return found
         listed, streams = found["streams"], self._mill.project.streams
         assert isinstance(listed, list)
         visible = []
         for one in listed:
             declared = streams[str(one["stream"])]
-            if may_know(declared, who.tenant):
-                visible.append(self._own(declared.name, who.tenant) if shares(declared, who) else one)
+            if may_know(declared, principal.tenant):
+                visible.append(
+                    self._own(declared.name, principal.tenant) if shares(declared, principal) else one
+                )
         return {**found, "streams": visible, "problems": []}
 
     def _own(self, stream: str, tenant: str) -> Document:
@@ -149,7 +153,7 @@ class _OverviewRoutes:
 
 
 def _lasting(found: Document) -> Document:
-    """What is worth sending when it changes."""
+    """The part whose changes are worth sending."""
     listed = found["streams"]
     assert isinstance(listed, list)
     streams = [{name: one[name] for name in one if name not in _PASSING} for one in listed]

@@ -31,17 +31,17 @@ def cursor_of(of: str, *position: int | str) -> str:
 def position_of(of: str, cursor: str, *kinds: type) -> tuple[int | str, ...]:
     """The position of a cursor of the list `of`, with values of these kinds."""
     try:
-        said = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
+        values = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
     except (ValueError, RecursionError, binascii.Error):
-        said = None
+        values = None
     if (
-        not isinstance(said, list)
-        or len(said) != len(kinds) + 1
-        or said[0] != of
-        or any(type(value) is not kind for value, kind in zip(said[1:], kinds, strict=True))
-        or any(isinstance(value, int) and abs(value) >= 1 << 63 for value in said)
+        not isinstance(values, list)
+        or len(values) != len(kinds) + 1
+        or values[0] != of
+        or any(type(value) is not kind for value, kind in zip(values[1:], kinds, strict=True))
+        or any(isinstance(value, int) and abs(value) >= 1 << 63 for value in values)
     ):
         raise InputError(
             "this is no cursor of this list", where="cursor", hint="leave it out to begin with the first page"
         )
-    return tuple(said[1:])
+    return tuple(values[1:])

@@ -72,8 +72,8 @@ def _query_names(operation: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(one["name"] for one in operation.get("parameters", ()) if one["in"] == "query")
 
 
-def switch(given: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = given.get(name)
+def switch(values: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = values.get(name)
     if text is None:
         return default
     found = _SWITCH.get(text)
@@ -95,14 +95,14 @@ def source_name(text: str | None, default: str = SOURCE) -> str:
     return text
 
 
-def waiting_time(request: Request, given: Mapping[str, str], longest: int) -> float | None:
+def waiting_time(request: Request, values: Mapping[str, str], longest: int) -> float | None:
     """Seconds to wait for outcomes, by `wait=1` or `Prefer: wait[=SECONDS]`; None: not at all."""
     most = longest / SECOND
-    asked = switch(given, "wait", default=False) if "wait" in given else None
+    question = switch(values, "wait", default=False) if "wait" in values else None
     preferred = _preferred(request, most)
-    if asked is None:
+    if question is None:
         return preferred
-    return (preferred if preferred is not None else most) if asked else None
+    return (preferred if preferred is not None else most) if question else None
 
 
 def _preferred(request: Request, most: float) -> float | None:

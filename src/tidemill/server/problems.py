@@ -183,7 +183,7 @@ def _http(request: Request, error: Exception) -> Response:
 
 
 def _validation(request: Request, error: Exception) -> Response:
-    """What the declaration of a route does not let through."""
+    """The response to a request that fails the validation of its route."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     found_at = ".".join(str(step) for step in first["loc"])
@@ -193,7 +193,7 @@ def _validation(request: Request, error: Exception) -> Response:
 
 
 def _gone(_request: Request, _error: Exception) -> Response:
-    return Response(status_code=400)  # nobody reads it
+    return Response(status_code=400)  # the client is gone
 
 
 def _unexpected(request: Request, error: Exception) -> Response:

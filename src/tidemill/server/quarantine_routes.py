@@ -1,6 +1,6 @@
-"""Quarantine and late rows: row by row, in pages, each tenant its own.
+"""Quarantine and late rows, in pages; a tenant sees its own rows.
 
-It only reads: `operating` has records decided again.
+It only reads: `operator_routes` replays records.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class _QuarantineRoutes:
 
     async def quarantine(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         reason: Annotated[str | None, Query(max_length=40, description="malformed, skew …")] = None,
         outcome: Annotated[
@@ -124,47 +124,47 @@ class _QuarantineRoutes:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
+        declared, tenants = self._readers.stream(stream, principal), tenant_for(principal, tenant)
         after = (
-            position_of(_QUARANTINE, self._readers.opened(cursor, who), int, str, int)
+            position_of(_QUARANTINE, self._readers.opened(cursor, principal), int, str, int)
             if cursor is not None
             else None
         )
 
-        def look() -> Document:
+        def read() -> Document:
             found = self._mill.quarantine(
                 declared.name,
                 reason=reason,
                 outcome=outcome,
-                slice=self._slice(slice, declared, who) if slice is not None else None,
+                slice=self._slice(slice, declared, principal) if slice is not None else None,
                 limit=limit + 1,
                 after=(int(after[0]), str(after[1]), int(after[2])) if after is not None else None,
-                tenant=whose,
+                tenant=tenants,
             )
             page = found.slice(0, limit)
-            rows = [without(row, NOT_OF_ROW, declared, who) for row in shapes.quarantined(page)]
+            rows = [without(row, NOT_OF_ROW, declared, principal) for row in shapes.quarantined(page)]
             more = found.num_rows > limit
             return {
                 "stream": declared.name,
                 "rows": rows,
-                "cursor": self._readers.sealed(_behind_rejected(page), who) if more else None,
+                "cursor": self._readers.sealed(_behind_rejected(page), principal) if more else None,
             }
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
-    def _slice(self, given: str, declared: Stream, who: Principal) -> str:
+    def _slice(self, values: str, declared: Stream, principal: Principal) -> str:
         """The slice of this stream; callers that may not see all tenants must know its whole id."""
-        whole = who.tenant is None or len(given) == len(SLICE)
-        entry = self._mill.state.slice(given) if whole and given.strip() else None
+        whole = principal.tenant is None or len(values) == len(SLICE)
+        entry = self._mill.state.slice(values) if whole and values.strip() else None
         if entry is None or entry.slice.stream != declared.name:
             raise NotFoundError(
-                f"{declared.name} has no slice {given[:64]!r}", where="slice", hint="leave it out for all"
+                f"{declared.name} has no slice {values[:64]!r}", where="slice", hint="leave it out for all"
             )
         return entry.id
 
     async def late(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         since: Annotated[
             str | None, Query(max_length=64, description="arrived since this instant, or this long ago")
@@ -173,33 +173,35 @@ class _QuarantineRoutes:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
+        declared, tenants = self._readers.stream(stream, principal), tenant_for(principal, tenant)
         start = since_when(since, self._mill.clock()) if since is not None else None
         after = (
-            position_of(_LATE, self._readers.opened(cursor, who), int, int) if cursor is not None else None
+            position_of(_LATE, self._readers.opened(cursor, principal), int, int)
+            if cursor is not None
+            else None
         )
 
-        def look() -> Document:
+        def read() -> Document:
             feed = self._mill.feed(declared.name)
             found = late_rows(
                 feed,
                 since=start,
                 limit=limit + 1,
-                tenant=whose,
+                tenant=tenants,
                 after=(int(after[0]), int(after[1])) if after is not None else None,
             )
             page, more = found.slice(0, limit), found.num_rows > limit
-            said = late(declared.name, page, late_totals(feed, since=start, tenant=whose), more=more)
-            rows = said["rows"]
+            document = late(declared.name, page, late_totals(feed, since=start, tenant=tenants), more=more)
+            rows = document["rows"]
             assert isinstance(rows, list)
-            visible = [without(row, NOT_OF_LATE_ROW, declared, who) for row in rows]
+            visible = [without(row, NOT_OF_LATE_ROW, declared, principal) for row in rows]
             return {
-                **said,
+                **document,
                 "rows": visible,
-                "cursor": self._readers.sealed(self._behind_late(page), who) if more else None,
+                "cursor": self._readers.sealed(self._behind_late(page), principal) if more else None,
             }
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     def _behind_late(self, page: pa.Table) -> str:
         last = page.slice(page.num_rows - 1).to_pylist()[0]

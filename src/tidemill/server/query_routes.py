@@ -23,7 +23,7 @@ from tidemill.query.language.document import query_from, search_from
 from tidemill.query.language.parse import parse, parse_search
 from tidemill.query.search.searching import SearchPlan
 from tidemill.server import tenancy
-from tidemill.server.json_body import asked_in, loaded, said_in, switch, text, wrong
+from tidemill.server.json_body import body_of, loaded, question, switch, text, wrong
 from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
 from tidemill.server.read_shapes import CURSOR, END, SLICE, START, shown, taken
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access.grants import Principal
 
-MOST_ROWS: Final = 100_000  # of an answer: it is made in memory
+MOST_ROWS: Final = 100_000  # rows of an answer, which is made in memory
 ARROW: Final = "application/vnd.apache.arrow.file"
 METADATA: Final = "tidemill"  # key of the schema: the metadata of an answer
 MOST_FOUND: Final = 10_000  # events of a page
@@ -119,7 +119,7 @@ _FOUND: Final[Mapping[str, object]] = {
 Responses = dict[int | str, dict[str, Any]]  # by status code, as FastAPI describes routes
 _MAYBE: Final = {"type": ["string", "null"]}
 _SWITCH: Final = {"type": "boolean"}
-_ASKED: Final = {"type": ["string", "object"], "description": "the text, or a JSON document"}
+_QUESTION: Final = {"type": ["string", "object"], "description": "the text, or a JSON document"}
 
 
 def router(readers: Readers) -> APIRouter:
@@ -159,7 +159,7 @@ def _add_queries(routes: APIRouter, handlers: _QueryRoutes, posted: Responses) -
         openapi_extra=taken(
             {"query": _TEXT},
             "query",
-            query=_ASKED,
+            query=_QUESTION,
             tenant=_MAYBE,
             all_tenants=_SWITCH,
             strict=_SWITCH,
@@ -210,7 +210,7 @@ def _add_searches(routes: APIRouter, handlers: _QueryRoutes, posted: Responses) 
         responses={**found, **posted},
         openapi_extra=taken(
             {"search": _SEARCH, "total": True},
-            search=_ASKED,
+            search=_QUESTION,
             cursor=_MAYBE,
             limit={"type": ["integer", "null"], "minimum": 1, "maximum": MOST_FOUND},
             total=_SWITCH,
@@ -238,7 +238,7 @@ class _QueryRoutes:
 
     async def get_query(
         self,
-        who: Reader,
+        principal: Reader,
         q: Text,
         tenant: Tenant = None,
         all_tenants: AllTenants = False,
@@ -246,23 +246,29 @@ class _QueryRoutes:
         as_of: AsOf = None,
         format: Format = "json",
     ) -> Response:
-        whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
+        tenants = tenancy.tenants_of(principal, tenant, all_tenants=all_tenants)
         if format == "arrow":
-            made = await self._readers.run(lambda: self._arrow(who, q, whose, strict=strict, as_of=as_of))
+            made = await self._readers.run(
+                lambda: self._arrow(principal, q, tenants, strict=strict, as_of=as_of)
+            )
             headers = {"Content-Disposition": 'attachment; filename="answer.arrow"'}
             return Response(made, headers=headers, media_type=ARROW)
-        return await self._readers.answer(lambda: self._answer(who, q, whose, strict=strict, as_of=as_of))
+        return await self._readers.answer(
+            lambda: self._answer(principal, q, tenants, strict=strict, as_of=as_of)
+        )
 
-    async def post_query(self, request: Request, who: Reader) -> Response:
-        said = await said_in(request, self._readers, "query", "tenant", "all_tenants", "strict", "as_of")
-        asked, strict = asked_in(said, "query"), switch(said, "strict")
-        whose = tenancy.whose(who, text(said, "tenant"), all_tenants=switch(said, "all_tenants"))
-        as_of = text(said, "as_of")
-        return await self._readers.answer(lambda: self._answer(who, asked, whose, strict=strict, as_of=as_of))
+    async def post_query(self, request: Request, principal: Reader) -> Response:
+        body = await body_of(request, self._readers, "query", "tenant", "all_tenants", "strict", "as_of")
+        query, strict = question(body, "query"), switch(body, "strict")
+        tenants = tenancy.tenants_of(principal, text(body, "tenant"), all_tenants=switch(body, "all_tenants"))
+        as_of = text(body, "as_of")
+        return await self._readers.answer(
+            lambda: self._answer(principal, query, tenants, strict=strict, as_of=as_of)
+        )
 
     async def get_cell(
         self,
-        who: Reader,
+        principal: Reader,
         q: Text,
         start: Annotated[str | None, Query(max_length=64, description="the bucket of the row")] = None,
         group: Annotated[
@@ -274,63 +280,63 @@ class _QueryRoutes:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
-        declared = self._readers.stream(_stream_of(q), who)
+        tenants = tenancy.tenants_of(principal, tenant, all_tenants=all_tenants)
+        declared = self._readers.stream(_stream_of(q), principal)
         groups = loaded(group.encode())
         offset = 0
         if cursor is not None:
-            offset = int(position_of(_CELLS, self._readers.opened(cursor, who), int)[0])
+            offset = int(position_of(_CELLS, self._readers.opened(cursor, principal), int)[0])
 
-        def look() -> Document:
-            found = self._mill.cell(q, start, groups, **whose, as_of=as_of, offset=offset, limit=limit)
+        def read() -> Document:
+            found = self._mill.cell(q, start, groups, **tenants, as_of=as_of, offset=offset, limit=limit)
             stale = [one.state.key.start for one in self._mill.state.stale_tiles(declared.name)]
-            visible = replace(found, answer=tenancy.for_tenant(found.answer, declared, who))
-            said = tenancy.past_for(cells.cell(visible, stale), declared, who)
+            visible = replace(found, answer=tenancy.for_tenant(found.answer, declared, principal))
+            document = tenancy.past_for(cells.cell(visible, stale), declared, principal)
             page = cursor_of(_CELLS, offset + limit) if found.more else None
-            listed = said["events"]
+            listed = document["events"]
             assert isinstance(listed, list)
             return {
-                **tenancy.without(said, tenancy.NOT_OF_CELL, declared, who),
-                "events": [tenancy.without(one, tenancy.NOT_OF_EVENT, declared, who) for one in listed],
-                "cursor": None if page is None else self._readers.sealed(page, who),
+                **tenancy.without(document, tenancy.NOT_OF_CELL, declared, principal),
+                "events": [tenancy.without(one, tenancy.NOT_OF_EVENT, declared, principal) for one in listed],
+                "cursor": None if page is None else self._readers.sealed(page, principal),
             }
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     def _answer(
         self,
-        who: Principal,
-        asked: str | Document,
-        whose: tenancy.TenantRule,
+        principal: Principal,
+        query: str | Document,
+        tenants: tenancy.TenantRule,
         *,
         strict: bool,
         as_of: str | None,
     ) -> Document:
-        declared = self._readers.stream(_stream_of(asked), who)
-        found = self._found(who, declared, asked, whose, strict=strict, as_of=as_of)
+        declared = self._readers.stream(_stream_of(query), principal)
+        found = self._found(principal, declared, query, tenants, strict=strict, as_of=as_of)
         if isinstance(found, Explanation):
             explained = shapes.explanation(found)
-            return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, who)
-        visible = tenancy.past_for(shapes.answer(found), declared, who)
-        return tenancy.without(visible, tenancy.NOT_OF_ANSWER, declared, who)
+            return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, principal)
+        visible = tenancy.past_for(shapes.answer(found), declared, principal)
+        return tenancy.without(visible, tenancy.NOT_OF_ANSWER, declared, principal)
 
     def _arrow(
         self,
-        who: Principal,
-        asked: str | Document,
-        whose: tenancy.TenantRule,
+        principal: Principal,
+        query: str | Document,
+        tenants: tenancy.TenantRule,
         *,
         strict: bool,
         as_of: str | None,
     ) -> bytes:
         """The rows as an Arrow file, with the rest of the answer in its metadata."""
-        declared = self._readers.stream(_stream_of(asked), who)
-        found = self._found(who, declared, asked, whose, strict=strict, as_of=as_of)
+        declared = self._readers.stream(_stream_of(query), principal)
+        found = self._found(principal, declared, query, tenants, strict=strict, as_of=as_of)
         if isinstance(found, Explanation):
             raise InputError("an explanation has no rows", where="format", hint="leave format out")
-        visible = tenancy.past_for(shapes.answer(found), declared, who)
-        said = tenancy.without(visible, tenancy.NOT_OF_ANSWER | {"rows", "columns"}, declared, who)
-        table = found.table.replace_schema_metadata({METADATA: shapes.dumps(said)})
+        visible = tenancy.past_for(shapes.answer(found), declared, principal)
+        document = tenancy.without(visible, tenancy.NOT_OF_ANSWER | {"rows", "columns"}, declared, principal)
+        table = found.table.replace_schema_metadata({METADATA: shapes.dumps(document)})
         sink = io.BytesIO()
         with arrow_file(sink, table.schema) as write:
             for batch in table.to_batches():
@@ -339,19 +345,19 @@ class _QueryRoutes:
 
     def _found(
         self,
-        who: Principal,
+        principal: Principal,
         declared: Stream,
-        asked: str | Document,
-        whose: tenancy.TenantRule,
+        query: str | Document,
+        tenants: tenancy.TenantRule,
         *,
         strict: bool,
         as_of: str | None,
     ) -> Answer | Explanation:
         """The answer as the caller may see it."""
-        found = self._mill.ask(asked, **whose, as_of=as_of)
+        found = self._mill.ask(query, **tenants, as_of=as_of)
         if isinstance(found, Explanation):
-            return tenancy.for_tenant(found, declared, who)
-        found = tenancy.for_tenant(found, declared, who)
+            return tenancy.for_tenant(found, declared, principal)
+        found = tenancy.for_tenant(found, declared, principal)
         if strict:
             found.completeness.check()
         if found.table.num_rows > MOST_ROWS:
@@ -365,7 +371,7 @@ class _QueryRoutes:
 
     async def get_search(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         q: Text = "",
         cursor: Page = None,
@@ -375,67 +381,73 @@ class _QueryRoutes:
         all_tenants: AllTenants = False,
         strict: Strict = False,
     ) -> Response:
-        whose = tenancy.whose(who, tenant, all_tenants=all_tenants)
-        return await self._search(who, stream, q, cursor, limit, whose, total=total, strict=strict)
+        tenants = tenancy.tenants_of(principal, tenant, all_tenants=all_tenants)
+        return await self._search(principal, stream, q, cursor, limit, tenants, total=total, strict=strict)
 
-    async def post_search(self, request: Request, who: Reader, stream: str) -> Response:
-        said = await said_in(
+    async def post_search(self, request: Request, principal: Reader, stream: str) -> Response:
+        body = await body_of(
             request, self._readers, "search", "cursor", "limit", "total", "tenant", "all_tenants", "strict"
         )
-        limit = said.get("limit")
+        limit = body.get("limit")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
             raise wrong("limit", "a whole number")
-        asked = asked_in(said, "search", default="")
-        cursor, total, strict = text(said, "cursor"), switch(said, "total"), switch(said, "strict")
-        whose = tenancy.whose(who, text(said, "tenant"), all_tenants=switch(said, "all_tenants"))
-        return await self._search(who, stream, asked, cursor, limit, whose, total=total, strict=strict)
+        query = question(body, "search", default="")
+        cursor, total, strict = (
+            text(body, "cursor"),
+            switch(body, "total"),
+            switch(body, "strict"),
+        )
+        tenants = tenancy.tenants_of(principal, text(body, "tenant"), all_tenants=switch(body, "all_tenants"))
+        return await self._search(
+            principal, stream, query, cursor, limit, tenants, total=total, strict=strict
+        )
 
     async def _search(
         self,
-        who: Principal,
+        principal: Principal,
         stream: str,
-        asked: str | Document,
+        query: str | Document,
         cursor: str | None,
         limit: int | None,
-        whose: tenancy.TenantRule,
+        tenants: tenancy.TenantRule,
         *,
         total: bool,
         strict: bool,
     ) -> Response:
-        declared = self._readers.stream(stream, who)
+        declared = self._readers.stream(stream, principal)
 
-        def look() -> Document:
-            _check_page(asked, limit)
-            after = self._readers.opened(cursor, who) if cursor is not None else None
-            found = self._mill.search(declared.name, asked, cursor=after, limit=limit, total=total, **whose)
+        def read() -> Document:
+            _check_page(query, limit)
+            after = self._readers.opened(cursor, principal) if cursor is not None else None
+            found = self._mill.search(declared.name, query, cursor=after, limit=limit, total=total, **tenants)
             if isinstance(found, SearchPlan):
-                plan = plain.plan(declared.name, tenancy.for_tenant(found, declared, who))
-                return tenancy.only(plan, tenancy.OF_PLAN, declared, who)
-            found = tenancy.for_tenant(found, declared, who)
+                plan = plain.plan(declared.name, tenancy.for_tenant(found, declared, principal))
+                return tenancy.only(plan, tenancy.OF_PLAN, declared, principal)
+            found = tenancy.for_tenant(found, declared, principal)
             if strict:
                 found.completeness.check()
             if found.cursor is not None:
-                found = replace(found, cursor=self._readers.sealed(found.cursor, who))
-            said = plain.found(declared.name, found)
-            rows = said["rows"]
+                found = replace(found, cursor=self._readers.sealed(found.cursor, principal))
+            document = plain.found(declared.name, found)
+            rows = document["rows"]
             assert isinstance(rows, list)
-            visible = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, who) for row in rows]
-            return tenancy.without({**said, "rows": visible}, tenancy.NOT_OF_PAGE, declared, who)
+            visible = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, principal) for row in rows]
+            return tenancy.without({**document, "rows": visible}, tenancy.NOT_OF_PAGE, declared, principal)
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
 
-def _check_page(asked: str | Document, limit: int | None) -> None:
+def _check_page(query: str | Document, limit: int | None) -> None:
     """Check that a search is valid, and that a page fits in memory."""
-    written = isinstance(asked, str) and not asked.lstrip().startswith("{")
-    said = parse_search(asked) if written and isinstance(asked, str) else search_from(asked)
-    size = limit if limit is not None else said.limit
+    written = isinstance(query, str) and not query.lstrip().startswith("{")
+    document = parse_search(query) if written and isinstance(query, str) else search_from(query)
+    size = limit if limit is not None else document.limit
     if size is not None and not 1 <= size <= MOST_FOUND:
-        raise QueryError(f"a page of {size} events cannot be had", hint=f"limit is 1 to {MOST_FOUND}")
+        raise QueryError(f"a page cannot have {size} events", hint=f"limit is 1 to {MOST_FOUND}")
 
 
-def _stream_of(asked: str | Document) -> str:
+def _stream_of(query: str | Document) -> str:
     """The stream that a query names."""
-    written = isinstance(asked, str) and not asked.lstrip().startswith("{")
-    said = parse(asked) if written and isinstance(asked, str) else query_from(asked)
-    return said.source.text.partition(".")[0]
+    written = isinstance(query, str) and not query.lstrip().startswith("{")
+    document = parse(query) if written and isinstance(query, str) else query_from(query)
+    return document.source.text.partition(".")[0]

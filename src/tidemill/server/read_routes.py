@@ -1,7 +1,4 @@
-"""All that is read over HTTP, and what an operator has done, as one router.
-
-It decides nothing: each route is at home in a module of its own.
-"""
+"""All routes that read, and those for operators, as one router."""
 
 from __future__ import annotations
 

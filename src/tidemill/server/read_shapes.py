@@ -1,6 +1,6 @@
-"""How the answers of the reading routes are described in OpenAPI: by an example, and what may be missing.
+"""The OpenAPI descriptions of the responses of reading routes: an example, and which keys may be missing.
 
-Descriptions only; the tests hold them and the answers together.
+Descriptions only; tests compare them with the responses.
 """
 
 from __future__ import annotations

@@ -40,17 +40,17 @@ class Readers:
     def mill(self) -> Mill:
         return self.service.mill
 
-    def stream(self, name: str, who: Principal) -> Stream:
+    def stream(self, name: str, principal: Principal) -> Stream:
         """A stream that exists for the caller."""
-        return self.service.stream(name, who.tenant)
+        return self.service.stream(name, principal.tenant)
 
-    def sealed(self, cursor: str, who: Principal) -> str:
+    def sealed(self, cursor: str, principal: Principal) -> str:
         """A cursor as the caller may see it: a tenant cannot read the numbers in it."""
-        return cursor if who.tenant is None else self.service.seals.seal(cursor, who.tenant)
+        return cursor if principal.tenant is None else self.service.seals.seal(cursor, principal.tenant)
 
-    def opened(self, cursor: str, who: Principal) -> str:
-        """The cursor that an answer gave to the caller; InputError if none did."""
-        return cursor if who.tenant is None else self.service.seals.open(cursor, who.tenant)
+    def opened(self, cursor: str, principal: Principal) -> str:
+        """The cursor in a text that the caller got from an answer; InputError if it is not one."""
+        return cursor if principal.tenant is None else self.service.seals.open(cursor, principal.tenant)
 
     async def run(self, work: Callable[[], _Made]) -> _Made:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 # Imports inside functions keep start-up short: only a large request needs what reads events.
 
-COMPONENT: Final = "requests"  # of the memory
-LONGEST: Final = 10  # times the pause between two pieces that is allowed: for all of a body
-SCANNED: Final = 256 * 1024  # bytes that a compiled pass goes over at once, in the event loop
-MADE_ANEW: Final = 8 * 1024  # … and of those whose events are made into others, one by one
-UNPACKED: Final = 32  # a compressed body may well be so much larger than it looks
+COMPONENT: Final = "requests"  # component of the memory
+LONGEST: Final = 10  # a whole body may take so many times the longest pause between two pieces
+SCANNED: Final = 256 * 1024  # bytes that a compiled pass may process in the event loop
+MADE_ANEW: Final = 8 * 1024  # … and bytes of formats whose events are converted one by one
+UNPACKED: Final = 32  # how much larger a compressed body may well be
 _Made = TypeVar("_Made")
 
 
 class HeldMemory:
-    """Memory that one request holds until it is left."""
+    """Memory that one request holds until the end of the block."""
 
     __slots__ = ("_memory", "_size")
 
@@ -45,7 +45,7 @@ class HeldMemory:
         self._size = 0
 
     def add(self, size: int) -> None:
-        """OverloadedError when there is no more."""
+        """Allocate more; OverloadedError if there is none left."""
         self._memory.allocate(COMPONENT, size)
         self._size += size
 
@@ -61,8 +61,8 @@ class HeldMemory:
 
 
 async def body(request: Request, held: HeldMemory, limit: int, timeout: int) -> bytes:
-    """The body, of at most `limit` bytes, none of whose pieces comes later than `timeout` (microseconds)
-    after the one before, nor the last one later than `LONGEST` times that."""
+    """The body, of at most `limit` bytes. The pause between two pieces may be `timeout` (microseconds), and
+    the whole body may take `LONGEST` times that."""
     _check_length(request, limit)
     patience = timeout / SECOND
     try:
@@ -75,7 +75,7 @@ async def body(request: Request, held: HeldMemory, limit: int, timeout: int) -> 
 
 
 async def _gathered(request: Request, held: HeldMemory, limit: int, piece: bytes, patience: float) -> bytes:
-    """The whole of a body of several pieces; most come in one."""
+    """A whole body that comes in several pieces; most come in one."""
     service = service_of(request)
     clock = asyncio.get_running_loop().time
     now = clock()
@@ -93,7 +93,7 @@ async def _gathered(request: Request, held: HeldMemory, limit: int, piece: bytes
                 _hold(service, held, len(piece))
                 pieces += piece
                 now = clock()
-                arriving.came(len(piece), now)
+                arriving.received(len(piece), now)
                 waiting.reschedule(min(now + patience, end))
             return bytes(pieces)
     except TimeoutError:
@@ -151,12 +151,12 @@ def _too_large(limit: int) -> TooLargeError:
 
 
 async def check_spread(service: Service, stream: Stream, submission: Submission) -> None:
-    """TooSpreadError when its events lie in more windows than those of one request may. Found out in one of
-    the threads for bodies: events are read as the gate reads them."""
+    """TooSpreadError if its events lie in more windows than one request may touch. Runs in a thread for
+    bodies, since events are read as the gate reads them."""
     most = service.project.gateway.requests.spread
     if submission.records <= most:
         return
-    from tidemill.formats.bodies import spread  # what it reads with is loaded when it is needed
+    from tidemill.formats.bodies import spread  # loaded when it is needed
 
     limits, now = service.project.limits, service.clock()
     check = partial(spread.check_spread, submission, stream, limits, most, now)
@@ -166,8 +166,8 @@ async def check_spread(service: Service, stream: Stream, submission: Submission)
 async def taken_apart(
     service: Service, content: bytes, encoding: str | None, inline: int, work: Callable[[], _Made]
 ) -> _Made:
-    """What `work` makes of `content`: here when that is quick, as up to `inline` bytes are, else in one of
-    the few threads for it."""
+    """The result of `work` on `content`: computed here if there are at most `inline` bytes, otherwise in one
+    of the few threads for bodies."""
     packed = encoding is not None and encoding != "identity"
     if len(content) * (UNPACKED if packed else 1) <= inline:
         return work()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidemill.server.access.tokens import Tokens
     from tidemill.server.slow_senders import Arriving
 
-_loopback: Final = lru_cache(maxsize=8)(is_loopback)  # asked with each request
+_loopback: Final = lru_cache(maxsize=8)(is_loopback)  # read with each request
 PARSERS: Final = 2  # large bodies that are parsed at once: so many may be in memory twice
 
 
@@ -50,7 +50,7 @@ class Wakeup:
             with suppress(RuntimeError):  # it was closed meanwhile: nothing waits in it
                 loop.call_soon_threadsafe(_wake, futures)
 
-    async def heard(self, since: int, timeout: float) -> int:
+    async def wait(self, since: int, timeout: float) -> int:
         """Returns once it was rung more often than `since`, or after `timeout` seconds: how often it was
         rung."""
         loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ class Service:
 
     @property
     def timer(self) -> Callable[[], int]:
-        """For what waits, and for what comes so often in a time."""
+        """The monotonic clock for waits and rates."""
         return self.mill.clock.timer
 
     @property

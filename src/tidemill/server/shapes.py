@@ -1,6 +1,6 @@
-"""The shapes of what the writing routes take and give, for OpenAPI: schemas, media types, examples.
+"""The OpenAPI schemas of the writing routes: requests, responses, media types and examples.
 
-Descriptions only; what is sent and read is made elsewhere, and the tests hold both together.
+Descriptions only; tests compare them with real requests and responses.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ POST_SLICE: Final[dict[str, Any]] = {
 
 
 def otlp(signal: str) -> dict[str, Any]:
-    """What an OTLP route takes."""
+    """The requests of an OTLP route."""
     request = f"an Export{signal}ServiceRequest"
     return {
         "parameters": [_ENCODING],
@@ -279,7 +279,8 @@ def otlp(signal: str) -> dict[str, Any]:
 
 
 def otlp_result(signal: str) -> dict[int | str, dict[str, Any]]:
-    """What an OTLP route answers: refusals as google.rpc.Status, where the sender's encoding is known."""
+    """The responses of an OTLP route: errors as google.rpc.Status, if the encoding of the request is
+    known."""
     answer = f"an Export{signal}ServiceResponse, with partial_success where something was left out"
     status = {"application/x-protobuf": {"schema": _BINARY}, "application/json": {"schema": _ANY}}
     found: dict[int | str, dict[str, Any]] = {
@@ -293,7 +294,7 @@ def otlp_result(signal: str) -> dict[int | str, dict[str, Any]]:
     }
     for code in (400, 401, 403, 404, 408, 413, 429, 500, 503):
         found[code] = {"description": "Refused: a google.rpc.Status", "content": status}
-    other = responses(415)[415]  # of an encoding that is not read, or of a body in none that is known
+    other = responses(415)[415]  # for an unknown Content-Type or Content-Encoding
     found[415] = {**other, "content": {**status, **other["content"]}}
     return found
 

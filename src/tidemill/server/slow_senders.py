@@ -31,7 +31,7 @@ class Arriving:
         self._size = self._before = 0
         self._slow = False
 
-    def came(self, size: int, now: float) -> None:
+    def received(self, size: int, now: float) -> None:
         self._size += size
         self._last = now
         passed = now - self._since

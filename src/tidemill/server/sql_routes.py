@@ -1,7 +1,8 @@
 """SQL statements over HTTP, for operators: rows as JSON, or as a CSV, Parquet or Arrow file.
 
-What may be said and read is decided below; here is who may ask, how many at once, and how the answer goes
-out."""
+The query layer decides what a statement may read; this module decides who may send one, how many run at once,
+and how the answer is sent.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tidemill.pipeline.documents import sql as plain
 from tidemill.pipeline.documents.shapes import dumps
 from tidemill.query.plain_sql.checking import MOST_LETTERS
 from tidemill.server import tenancy
-from tidemill.server.json_body import said_in, switch, text
+from tidemill.server.json_body import body_of, switch, text
 from tidemill.server.problems import responses
 from tidemill.server.query_routes import COMPLETE, AllTenants, Strict, Tenant
 from tidemill.server.read_shapes import shown, taken
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from tidemill.query.plain_sql.service import SqlAnswer
     from tidemill.server.access.grants import Principal
 
-AT_ONCE: Final = 2  # statements: each may use all of sql.memory, and other answers need threads, too
-MOST_ROWS: Final = 100_000  # of an answer as JSON: it is made in memory
+AT_ONCE: Final = 2  # statements at once: each may use all of sql.memory, and other answers need threads too
+MOST_ROWS: Final = 100_000  # rows of an answer as JSON, which is made in memory
 COMPLETENESS: Final = "Tidemill-Completeness"
 Format = Literal["json", "csv", "parquet", "arrow"]
 MEDIA: Final[Mapping[str, str]] = {"csv": "text/csv", **FILES}
@@ -102,21 +103,21 @@ class _SqlRoutes:
 
     async def get_sql(
         self,
-        who: Reader,
+        principal: Reader,
         q: Annotated[str, Query(max_length=MOST_LETTERS, description="one statement")] = "",
         tenant: Tenant = None,
         all_tenants: AllTenants = False,
         strict: Strict = False,
         format: Annotated[Format, Query(description="of the rows")] = "json",
     ) -> Response:
-        whose = self._whose(who, tenant, all_tenants=all_tenants)
+        tenants = self._tenants(principal, tenant, all_tenants=all_tenants)
         if not q.strip():
             return await self._readers.answer(lambda: plain.views(self._readers.mill.sql_views()))
-        return await self._answer(q, whose, strict=strict, to=format)
+        return await self._answer(q, tenants, strict=strict, to=format)
 
-    async def post_sql(self, request: Request, who: Reader) -> Response:
-        said = await said_in(request, self._readers, "sql", "tenant", "all_tenants", "strict", "format")
-        statement, to = text(said, "sql"), text(said, "format") or "json"
+    async def post_sql(self, request: Request, principal: Reader) -> Response:
+        body = await body_of(request, self._readers, "sql", "tenant", "all_tenants", "strict", "format")
+        statement, to = text(body, "sql"), text(body, "format") or "json"
         if statement is None or not statement.strip():
             raise InputError("sql is not a statement", where="sql", hint="GET /v1/sql lists the views")
         if to not in get_args(Format):
@@ -125,17 +126,19 @@ class _SqlRoutes:
                 where="format",
                 hint=f"formats: {', '.join(get_args(Format))}",
             )
-        whose = self._whose(who, text(said, "tenant"), all_tenants=switch(said, "all_tenants"))
-        return await self._answer(statement, whose, strict=switch(said, "strict"), to=to)
+        tenants = self._tenants(principal, text(body, "tenant"), all_tenants=switch(body, "all_tenants"))
+        return await self._answer(statement, tenants, strict=switch(body, "strict"), to=to)
 
-    def _whose(self, who: Principal, tenant: str | None, *, all_tenants: bool) -> tuple[str | None, bool]:
-        tenancy.check_operator(who, "SQL statements")
+    def _tenants(
+        self, principal: Principal, tenant: str | None, *, all_tenants: bool
+    ) -> tuple[str | None, bool]:
+        tenancy.check_operator(principal, "SQL statements")
         return tenant, all_tenants
 
     async def _answer(
-        self, statement: str, whose: tuple[str | None, bool], *, strict: bool, to: str
+        self, statement: str, tenants: tuple[str | None, bool], *, strict: bool, to: str
     ) -> Response:
-        tenant, all_tenants = whose
+        tenant, all_tenants = tenants
 
         def ask() -> SqlAnswer:
             return self._readers.mill.sql(statement, tenant=tenant, all_tenants=all_tenants, strict=strict)
@@ -177,7 +180,7 @@ def _document(answer: SqlAnswer) -> Document:
 
 
 class _File:
-    """An answer that goes out as a file; its place among those that run is free when it is gone."""
+    """An answer that is sent as a file; when it is sent, another statement may run."""
 
     def __init__(self, free: threading.BoundedSemaphore) -> None:
         self._free = free

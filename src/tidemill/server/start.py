@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What a server that takes requests now was made of."""
+    """A server that was started, and its settings."""
 
     url: str
     gateway: str  # its name, and that of its log
     warehouse: Path
     streams: tuple[str, ...]
     settings: Settings
-    tokens: int  # that work; without one, only this machine is served
+    tokens: int  # tokens that work; without one, only this machine is served
     taken_up: tuple[TakenUp, ...]  # what gateways that died had acknowledged, landed now
     pipeline: bool  # whether this process also decides and builds
 
@@ -65,12 +65,13 @@ def up(
     on_tick: Callable[[TickReport], None] = lambda _report: None,
     on_flush: Callable[[Flushed], None] = lambda _flushed: None,
 ) -> None:
-    """The same with the pipeline beside it, woken by each slice. If that dies, the server ends, too."""
+    """The same with the pipeline in this process, woken by each slice. If the pipeline dies, the server ends
+    too."""
     wakeup, wake, landed_all = Wakeup(), threading.Event(), threading.Event()
     errors: list[BaseException] = []
 
     def ticked(report: TickReport) -> None:
-        wakeup.ring()  # who waits for outcomes looks now
+        wakeup.ring()  # requests that wait for outcomes check now
         mill.meter.tick(report)
         on_tick(report)
 
@@ -84,7 +85,7 @@ def up(
     pipeline = threading.Thread(target=work, name="tidemill-pipeline", daemon=True)
 
     def started(what: Started) -> None:
-        pipeline.start()  # not before: where the address is taken, nothing is to be worked off first
+        pipeline.start()  # not earlier: if the address is taken, no work should be done first
         announce(what)
 
     try:
@@ -117,7 +118,7 @@ def _serve(
         wakeup.ring()
 
     tokens = Tokens(project.warehouse)
-    tokens.any_made()  # DamageError when those that were made are lost: nobody could be let in
+    tokens.any_made()  # DamageError if the tokens are lost: no caller could be let in
     taken = take_up(
         project.warehouse,
         project.streams,

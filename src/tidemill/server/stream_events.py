@@ -1,7 +1,7 @@
 """Server-sent events about datasets and results, as they are entered in the outbox.
 
-One look at the outbox serves all listeners. A listener is just an offset in it: a slow one continues from
-there and delays no other. The same look notices changes of tokens: a listener that is no longer admitted is
+One query of the outbox serves all listeners. A listener is just an offset in it: a slow one continues from
+there and delays no other. The same task notices changes of tokens: a listener that is no longer admitted is
 closed.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PAUSE: Final = 0.5  # seconds between two looks, if nothing signals an event …
+PAUSE: Final = 0.5  # seconds between two queries, if nothing signals an event …
 LEAST: Final = 0.05  # … and if many do
 HEARTBEAT: Final = 15.0  # seconds of silence
 AGAIN: Final = 1_000  # milliseconds until a listener that lost the connection comes back
@@ -81,7 +81,7 @@ class _EventRoutes:
     async def listen(
         self,
         request: Request,
-        who: Reader,
+        principal: Reader,
         after: Annotated[
             str | None, Query(max_length=200, description="the id of an event to continue after")
         ] = None,
@@ -89,29 +89,29 @@ class _EventRoutes:
         last_event_id: Annotated[str | None, Header(description="the same as `after`")] = None,
     ) -> Response:
         if stream is not None:
-            self._readers.stream(stream, who)
-        said = last_event_id or after
-        offset = None if said is None else self._offset(said, who)
+            self._readers.stream(stream, principal)
+        last = last_event_id or after
+        offset = None if last is None else self._offset(last, principal)
         end = await self._outbox.end()
         begin = end if offset is None else min(offset, end)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        events = self._said(request, who, stream, begin)
+        events = self._published(request, principal, stream, begin)
         return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
-    async def _said(
-        self, request: Request, who: Principal, stream: str | None, offset: int
+    async def _published(
+        self, request: Request, principal: Principal, stream: str | None, offset: int
     ) -> AsyncIterator[bytes]:
         with self._outbox.listening():
-            async for piece in self._heard(request, who, stream, offset):
+            async for piece in self._listen(request, principal, stream, offset):
                 yield piece
 
-    async def _heard(
-        self, request: Request, who: Principal, stream: str | None, offset: int
+    async def _listen(
+        self, request: Request, principal: Principal, stream: str | None, offset: int
     ) -> AsyncIterator[bytes]:
         service = self._readers.service
         access = None  # as it was before the listener was admitted, so that no change is missed
         # A listener that loses the connection now misses none.
-        yield b"retry: %d\nid: %s\n\n" % (AGAIN, self._id(offset, who))
+        yield b"retry: %d\nid: %s\n\n" % (AGAIN, self._id(offset, principal))
         spoke = asyncio.get_running_loop().time()
         while not service.stopping.is_set():
             try:
@@ -120,9 +120,9 @@ class _EventRoutes:
                 log.warning("the outbox cannot be read: %s", error)
                 return
             access = self._outbox.access
-            if not is_still(request, who):  # the token was revoked, or is over
+            if not is_still(request, principal):  # the token was revoked, or is over
                 return
-            lines = b"".join(self._lines(who, stream, found))
+            lines = b"".join(self._lines(principal, stream, found))
             now = asyncio.get_running_loop().time()
             if found:
                 offset = found[-1][0]
@@ -133,27 +133,28 @@ class _EventRoutes:
                 yield b": still here\n\n"
                 spoke = now
 
-    def _lines(self, who: Principal, stream: str | None, found: Sequence[EventAt]) -> list[bytes]:
+    def _lines(self, principal: Principal, stream: str | None, found: Sequence[EventAt]) -> list[bytes]:
         streams = self._readers.service.project.streams
         lines = []
         for offset, event in found:
             data = event.get("data")
             name = data.get("stream") if isinstance(data, Mapping) else None
             declared = streams.get(name) if isinstance(name, str) else None
-            if declared is None or not may_know(declared, who.tenant) or stream not in (None, name):
+            if declared is None or not may_know(declared, principal.tenant) or stream not in (None, name):
                 continue
             kind = str(event["type"]).encode()
-            line = encoded(event_for(event, declared, who))  # one line: JSON escapes line ends
-            lines.append(b"id: %s\nevent: %s\ndata: %s\n\n" % (self._id(offset, who), kind, line))
+            line = encoded(event_for(event, declared, principal))  # one line: JSON escapes line ends
+            lines.append(b"id: %s\nevent: %s\ndata: %s\n\n" % (self._id(offset, principal), kind, line))
         return lines
 
-    def _id(self, offset: int, who: Principal) -> bytes:
-        """Of an event, as who listens may have it: places are of the events of all."""
-        return self._readers.sealed(str(offset), who).encode()
+    def _id(self, offset: int, principal: Principal) -> bytes:
+        """The id of an event for a listener; sealed for a tenant, since offsets count the events of all
+        tenants."""
+        return self._readers.sealed(str(offset), principal).encode()
 
-    def _offset(self, text: str, who: Principal) -> int:
-        """The one that an id says; 0, the first there ever was, can be named by everybody."""
-        return 0 if text == "0" else _offset(self._readers.opened(text, who))
+    def _offset(self, text: str, principal: Principal) -> int:
+        """The offset in an id; anyone may use 0, which is before the first event."""
+        return 0 if text == "0" else _offset(self._readers.opened(text, principal))
 
 
 def _offset(text: str) -> int:
@@ -167,21 +168,21 @@ def _offset(text: str) -> int:
 
 
 class EventFeed:
-    """The newest events of the outbox, looked at by one task for all listeners of one event loop."""
+    """The newest events of the outbox, read by one task for all listeners of one event loop."""
 
     def __init__(self, readers: Readers) -> None:
         self._readers = readers
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
         self._listening = 0
-        self.access: object = None  # who may ask, when it was looked at last
-        self._start: int | None = None  # all events behind this place are kept …
+        self.access: object = None  # the version of the tokens when they were last checked
+        self._start: int | None = None  # all events after this offset are kept …
         self._end = 0  # … up to this one
         self._kept: list[EventAt] = []
 
     async def end(self) -> int:
-        """The place of the newest event there is."""
+        """The offset of the newest event."""
         return await self._readers.run(lambda: end_of(self._readers.mill.state))
 
     async def behind(self, offset: int, until: float, access: object) -> Sequence[EventAt]:
@@ -194,8 +195,8 @@ class EventFeed:
                 return found or await self._page(offset, PAGE)
             if self._start is None:
                 self._start = self._end = offset
-        if self._looking is None or self._looking.done():
-            self._looking = loop.create_task(self._look_on())
+        if self._watching is None or self._watching.done():
+            self._watching = loop.create_task(self._watch())
         while not (found := self._known(offset)) and not self._readers.service.stopping.is_set():
             if access != self.access:
                 break
@@ -220,9 +221,9 @@ class EventFeed:
                 self._listening -= 1
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Another server may run the same application: what was kept for the former one is over."""
+        """Start over: another server may run the same application."""
         if loop is not self._loop:
-            self._loop, self._looking, self._news = loop, None, asyncio.Event()
+            self._loop, self._watching, self._news = loop, None, asyncio.Event()
             self._listening, self._start, self._kept = 0, None, []
 
     def _known(self, offset: int) -> Sequence[EventAt]:
@@ -232,7 +233,7 @@ class EventFeed:
     async def _page(self, after: int, limit: int) -> Sequence[EventAt]:
         return await self._readers.run(lambda: self._readers.mill.events(after, limit))
 
-    async def _look_on(self) -> None:
+    async def _watch(self) -> None:
         service = self._readers.service
         rung = service.woken.rung
         while self._listening and not service.stopping.is_set():
@@ -249,7 +250,7 @@ class EventFeed:
                 self._keep(found)
             else:
                 await asyncio.sleep(LEAST)
-                rung = await service.woken.heard(rung, PAUSE)
+                rung = await service.woken.wait(rung, PAUSE)
         self._start, self._kept = None, []
         self._wake()
 
@@ -267,8 +268,10 @@ class EventFeed:
 
 
 def end_of(state: State) -> int:
-    """The place of the newest event; 0: there is none. Found by halving: the outbox is never read whole."""
-    low, high = 0, 1  # something is behind every place below `low`; `high` is doubled until nothing is
+    """The offset of the newest event; 0: there is none. Found by bisection: the outbox is never read as a
+    whole."""
+    # there is an event after every offset below `low`; `high` is doubled until there is none
+    low, high = 0, 1
     while state.outbox(high - 1, 1):
         low, high = high, high * 2
     while low + 1 < high:

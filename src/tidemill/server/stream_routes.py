@@ -18,7 +18,7 @@ from tidemill.pipeline.documents import search as asked
 from tidemill.pipeline.documents import shapes
 from tidemill.pipeline.documents.gateway import health
 from tidemill.pipeline.documents.gateway import status as gateway_status
-from tidemill.pipeline.documents.scrub import standing as scrub_standing
+from tidemill.pipeline.documents.scrub import scrub_status
 from tidemill.pipeline.documents.windows import touched
 from tidemill.query.catalog import catalog
 from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
@@ -171,32 +171,32 @@ class _StreamRoutes:
         self._readers = readers
         self._mill = readers.mill
 
-    async def streams(self, who: Reader) -> Response:
-        return await self._readers.answer(lambda: self._streams(who))
+    async def streams(self, principal: Reader) -> Response:
+        return await self._readers.answer(lambda: self._streams(principal))
 
-    def _streams(self, who: Principal) -> Document:
-        known = [one.name for one in self._mill.project.streams.values() if may_know(one, who.tenant)]
-        facts = [catalog(self._mill.warehouse, name, who.tenant, values=False)[0] for name in known]
+    def _streams(self, principal: Principal) -> Document:
+        known = [one.name for one in self._mill.project.streams.values() if may_know(one, principal.tenant)]
+        facts = [catalog(self._mill.warehouse, name, principal.tenant, values=False)[0] for name in known]
         visible = [asked.stream(one) for one in facts]
         return {
             "streams": [{key: one[key] for key in one if key != "attributes"} for one in visible],
         }
 
-    async def stream(self, who: Reader, stream: str, tenant: str | None = None) -> Response:
-        declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
+    async def stream(self, principal: Reader, stream: str, tenant: str | None = None) -> Response:
+        declared, tenants = self._readers.stream(stream, principal), tenant_for(principal, tenant)
 
-        def look() -> Document:
-            visible = asked.stream(catalog(self._mill.warehouse, declared.name, whose)[0])
+        def read() -> Document:
+            visible = asked.stream(catalog(self._mill.warehouse, declared.name, tenants)[0])
             values = visible["attributes"]
             if isinstance(values, dict):
-                visible = {**visible, "attributes": without(values, NOT_OF_CATALOG, declared, who)}
+                visible = {**visible, "attributes": without(values, NOT_OF_CATALOG, declared, principal)}
             return visible
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     async def ledger(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         status: Annotated[SliceStatus | None, Query(description="only those")] = None,
         outcome: Annotated[CountedAs | None, Query(description="only those that have such records")] = None,
@@ -204,12 +204,12 @@ class _StreamRoutes:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        declared = self._readers.stream(stream, who)
-        check_whole(declared, who, "slices")
-        after = self._readers.opened(cursor, who) if cursor is not None else None
+        declared = self._readers.stream(stream, principal)
+        check_whole(declared, principal, "slices")
+        after = self._readers.opened(cursor, principal) if cursor is not None else None
         before = position_of(_LEDGER, after, int)[0] if after is not None else None
 
-        def look() -> Document:
+        def read() -> Document:
             found = self._mill.state.slices(
                 declared.name,
                 status,
@@ -222,15 +222,15 @@ class _StreamRoutes:
             page = found[:limit]
             more = len(found) > limit
             return {
-                "slices": [entry_for(shapes.entry(one), who) for one in page],
-                "cursor": self._readers.sealed(cursor_of(_LEDGER, page[-1].seq), who) if more else None,
+                "slices": [entry_for(shapes.entry(one), principal) for one in page],
+                "cursor": self._readers.sealed(cursor_of(_LEDGER, page[-1].seq), principal) if more else None,
             }
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     async def changes(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         after: Annotated[str, Query(max_length=64, description="an instant of arrival, or how long ago")],
         start: Annotated[
@@ -240,16 +240,16 @@ class _StreamRoutes:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        declared = self._readers.stream(stream, who)
-        check_whole(declared, who, "changes")
+        declared = self._readers.stream(stream, principal)
+        check_whole(declared, principal, "changes")
         since = since_when(after, self._mill.clock())
         behind = (
             None
             if cursor is None
-            else position_of(_CHANGES, self._readers.opened(cursor, who), int, int, int)
+            else position_of(_CHANGES, self._readers.opened(cursor, principal), int, int, int)
         )
 
-        def look() -> Document:
+        def read() -> Document:
             found = self._mill.changes(declared.name, since, start=start, end=end)
             rest = [one for one in found if behind is None or one.position > behind]
             page, more = rest[:limit], len(rest) > limit
@@ -259,47 +259,47 @@ class _StreamRoutes:
                 "after": format_instant(since),
                 "changes": [shapes.change(one) for one in page],
                 "total": len(found),
-                "cursor": None if last is None else self._readers.sealed(last, who),
+                "cursor": None if last is None else self._readers.sealed(last, principal),
             }
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
-    async def manifest(self, who: Reader, stream: str) -> Response:
-        declared = self._readers.stream(stream, who)
-        check_whole(declared, who, "slices")
+    async def manifest(self, principal: Reader, stream: str) -> Response:
+        declared = self._readers.stream(stream, principal)
+        check_whole(declared, principal, "slices")
         return await self._readers.answer(lambda: self._mill.packer.manifest(declared.name))
 
-    async def slice(self, who: Reader, slice_id: str) -> Response:
-        return await self._readers.answer(lambda: self._slice(who, slice_id))
+    async def slice(self, principal: Reader, slice_id: str) -> Response:
+        return await self._readers.answer(lambda: self._slice(principal, slice_id))
 
-    def _slice(self, who: Principal, slice_id: str) -> Document:
+    def _slice(self, principal: Principal, slice_id: str) -> Document:
         # A prefix of an id is enough for an operator; callers that may not see all tenants must know it all.
-        whole = who.tenant is None or len(slice_id) == _ID
+        whole = principal.tenant is None or len(slice_id) == _ID
         entry = self._mill.state.slice(slice_id) if whole and slice_id.strip() else None
         declared = self._mill.project.streams.get(entry.slice.stream) if entry is not None else None
-        unseen = declared is None or not may_know(declared, who.tenant)
-        if entry is None or (unseen and who.tenant is not None):
+        unseen = declared is None or not may_know(declared, principal.tenant)
+        if entry is None or (unseen and principal.tenant is not None):
             raise NotFoundError(
                 f"there is no slice {slice_id[:_ID]!r}", hint="GET /v1/streams/{stream}/ledger lists them"
             )
         if declared is not None:
-            check_whole(declared, who, "slices")
+            check_whole(declared, principal, "slices")
         return {
-            **entry_for(shapes.entry(entry), who),
+            **entry_for(shapes.entry(entry), principal),
             "windows": touched(self._mill.windows.touched(entry.id)),
         }
 
-    async def status(self, who: Reader) -> Response:
-        check_operator(who, "the numbers of the server")
+    async def status(self, principal: Reader) -> Response:
+        check_operator(principal, "the numbers of the server")
 
-        def look() -> Document:
+        def read() -> Document:
             now = self._mill.clock()
             visible = shapes.status(now, self._mill.status(), self._mill.faults())
             return {
                 **visible,
-                "scrub": scrub_standing(self._mill.scrub_status(), now),
+                "scrub": scrub_status(self._mill.scrub_status(), now),
                 "gateway": gateway_status(self._readers.service.gateway.status()),
                 "ingest": health(ingest_health(self._mill.warehouse)),
             }
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)

@@ -1,6 +1,6 @@
-"""One event followed over HTTP: from its id to all that became of it.
+"""Traces one event over HTTP: from its id to everything that contains it.
 
-It only looks. A tenant finds its own events alone, and hears nothing that counts the events of others.
+It only reads. A tenant finds only its own events, and gets no number that counts events of others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.access.grants import Principal
 
-_NOT_OF_TRACE: Final = frozenset({"searched"})  # how much others have sent
-_NOT_OF_ARRIVAL: Final = NOT_OF_ROW | {"name", "source", "landings"}  # what others call what they send
+_NOT_OF_TRACE: Final = frozenset({"searched"})  # would show how much others have sent
+_NOT_OF_ARRIVAL: Final = NOT_OF_ROW | {"name", "source", "landings"}  # would show the names that others use
 _NOT_OF_REVISION: Final = frozenset({"rows", "hash"})
 _NOT_OF_TILE: Final = frozenset({"hash", "revision"})
 _TRACED: Final[Mapping[str, object]] = {
@@ -78,21 +78,23 @@ class _TraceRoutes:
 
     async def trace(
         self,
-        who: Reader,
+        principal: Reader,
         id: Annotated[str, Query(min_length=1, max_length=2_000, description="of the event")],
         stream: Annotated[str | None, Query(max_length=100, description="by default all streams")] = None,
         tenant: Annotated[
             str | None, Query(max_length=256, description="an operator may name one; else all")
         ] = None,
     ) -> Response:
-        whose = tenant_for(who, tenant)
+        tenants = tenant_for(principal, tenant)
         if stream is not None:
-            self._readers.stream(stream, who)
-        return await self._readers.answer(lambda: self._traced(who, id, stream, whose))
+            self._readers.stream(stream, principal)
+        return await self._readers.answer(lambda: self._traced(principal, id, stream, tenants))
 
-    def _traced(self, who: Principal, event_id: str, stream: str | None, tenant: str | None) -> Document:
+    def _traced(
+        self, principal: Principal, event_id: str, stream: str | None, tenant: str | None
+    ) -> Document:
         streams = self._mill.project.streams
-        known = [one.name for one in streams.values() if may_know(one, who.tenant)]
+        known = [one.name for one in streams.values() if may_know(one, principal.tenant)]
         found = []
         for name in [stream] if stream is not None else known:
             try:
@@ -104,28 +106,28 @@ class _TraceRoutes:
                 f"no event has the id {event_id[:100]!r}",
                 hint=f"streams that were searched: {stream or ', '.join(known) or 'none'}",
             )
-        said = plain.trace(event_id, found)
-        listed = said["streams"]
+        document = plain.trace(event_id, found)
+        listed = document["streams"]
         assert isinstance(listed, list)
-        return {**said, "streams": [self._visible(one, who) for one in listed]}
+        return {**document, "streams": [self._visible(one, principal) for one in listed]}
 
-    def _visible(self, said: Document, who: Principal) -> Document:
-        declared = self._mill.project.streams[str(said["stream"])]
-        if not shares(declared, who):
-            return said
-        row = said["row"]
+    def _visible(self, document: Document, principal: Principal) -> Document:
+        declared = self._mill.project.streams[str(document["stream"])]
+        if not shares(declared, principal):
+            return document
+        row = document["row"]
         return {
-            **{name: value for name, value in said.items() if name not in _NOT_OF_TRACE},
-            "arrivals": _each(said["arrivals"], _NOT_OF_ARRIVAL),
+            **{name: value for name, value in document.items() if name not in _NOT_OF_TRACE},
+            "arrivals": _each(document["arrivals"], _NOT_OF_ARRIVAL),
             "row": _without(row, NOT_OF_ROW | {"watermark", "late"}) if isinstance(row, Mapping) else None,
-            "tiles": _each(said["tiles"], _NOT_OF_TILE),
-            "datasets": _with_revisions(said["datasets"], _NOT_OF_REVISION),
-            "quarantine": _each(said["quarantine"], NOT_OF_ROW),
+            "tiles": _each(document["tiles"], _NOT_OF_TILE),
+            "datasets": _with_revisions(document["datasets"], _NOT_OF_REVISION),
+            "quarantine": _each(document["quarantine"], NOT_OF_ROW),
         }
 
 
-def _without(said: Document, left_out: frozenset[str]) -> Document:
-    return {name: value for name, value in said.items() if name not in left_out}
+def _without(document: Document, left_out: frozenset[str]) -> Document:
+    return {name: value for name, value in document.items() if name not in left_out}
 
 
 def _each(listed: object, left_out: frozenset[str]) -> list[Document]:

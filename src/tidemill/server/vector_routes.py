@@ -1,6 +1,7 @@
-"""Vectors, their chains, batches of deltas, and results of streaming windows, as the command line says them.
+"""Vectors, their chains, batches of deltas, and results of streaming windows, in the documents of the command
+line.
 
-It only looks, and decides nothing; a token of one tenant gets what is that tenant's.
+It only reads; a token of one tenant gets only that tenant's data.
 """
 
 from __future__ import annotations
@@ -76,26 +77,26 @@ class _VectorRoutes:
         self._readers = readers
 
     async def vector(
-        self, who: Reader, stream: str, vector_id: str, at: At = None, tenant: Tenant = None
+        self, principal: Reader, stream: str, vector_id: str, at: At = None, tenant: Tenant = None
     ) -> Response:
-        declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
+        declared, tenants = self._readers.stream(stream, principal), tenant_for(principal, tenant)
         instant = None if at is None else parse_instant(at)
 
-        def look() -> Document:
-            found = self._readers.mill.vectors(declared.name, [vector_id], instant, tenant=whose)
+        def read() -> Document:
+            found = self._readers.mill.vectors(declared.name, [vector_id], instant, tenant=tenants)
             return plain.vector(declared.name, found, instant)
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
-    async def chain(self, who: Reader, stream: str, vector_id: str, tenant: Tenant = None) -> Response:
-        declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
+    async def chain(self, principal: Reader, stream: str, vector_id: str, tenant: Tenant = None) -> Response:
+        declared, tenants = self._readers.stream(stream, principal), tenant_for(principal, tenant)
         return await self._readers.answer(
-            lambda: plain.chain(self._readers.mill.chain(declared.name, vector_id, tenant=whose))
+            lambda: plain.chain(self._readers.mill.chain(declared.name, vector_id, tenant=tenants))
         )
 
     async def deltas(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         window: Annotated[str | None, Query(description="make batches of this width now")] = None,
         start: From = None,
@@ -103,29 +104,29 @@ class _VectorRoutes:
         tenant: Tenant = None,
         limit: Newest = 50,
     ) -> Response:
-        declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
+        declared, tenants = self._readers.stream(stream, principal), tenant_for(principal, tenant)
 
-        def look() -> Document:
+        def read() -> Document:
             chains = self._readers.mill.chains
-            found = chains.windows(declared.name, window, start, end, tenant=whose, limit=limit)
+            found = chains.windows(declared.name, window, start, end, tenant=tenants, limit=limit)
             return plain.batches(declared.name, found)
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
-    async def standings(self, who: Reader, stream: str) -> Response:
-        declared = self._readers.stream(stream, who)
-        check_whole(declared, who, "results")
+    async def standings(self, principal: Reader, stream: str) -> Response:
+        declared = self._readers.stream(stream, principal)
+        check_whole(declared, principal, "results")
 
-        def look() -> Document:
+        def read() -> Document:
             mill = self._readers.mill
             found = standings(mill.project.warehouse, declared, mill.state.checkpoints(declared.name))
             return plain_results.standings(declared.name, found, mill.project.warehouse)
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     async def results(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         window: str,
         start: From = None,
@@ -134,20 +135,20 @@ class _VectorRoutes:
         revisions: Annotated[bool, Query(description="all revisions")] = False,
         limit: Newest = 50,
     ) -> Response:
-        declared, whose = self._readers.stream(stream, who), tenant_for(who, tenant)
+        declared, tenants = self._readers.stream(stream, principal), tenant_for(principal, tenant)
         spec = spec_named(declared, window)
         span = Interval(
             MIN_INSTANT if start is None else parse_instant(start),
             MAX_INSTANT if end is None else parse_instant(end),
         )
 
-        def look() -> Document:
+        def read() -> Document:
             rows = read_results(
                 self._readers.mill.project.warehouse,
                 declared,
                 window,
                 span,
-                whose,
+                tenants,
                 revisions=revisions,
                 limit=limit + 1,
                 checkpoint_texts=self._readers.mill.state.checkpoints(stream),
@@ -155,10 +156,10 @@ class _VectorRoutes:
             missing = lost_results(self._readers.mill.warehouse.expiries, spec, span)
             more = rows.num_rows > limit
             rows = rows.slice(1 if more else 0).sort_by([("start", "descending")])
-            said = plain_results.results(spec, rows, missing, more=more)
-            listed = said["results"]
+            document = plain_results.results(spec, rows, missing, more=more)
+            listed = document["results"]
             assert isinstance(listed, list)
-            problem_response = [without(one, NOT_OF_RESULT, declared, who) for one in listed]
-            return {**said, "results": problem_response}
+            problem_response = [without(one, NOT_OF_RESULT, declared, principal) for one in listed]
+            return {**document, "results": problem_response}
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)

@@ -190,7 +190,7 @@ class _WindowRoutes:
 
     async def windows(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         state: Annotated[WindowStatus | None, Query(description="only windows in this state")] = None,
         start: From = None,
@@ -198,22 +198,22 @@ class _WindowRoutes:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        declared = self._declared(stream, who)
+        declared = self._declared(stream, principal)
         span = _span(_WINDOWS, start, end, cursor)
 
-        def look() -> Document:
+        def read() -> Document:
             found = self._window_reader.windows(declared.name, state, span=span, limit=limit + 1)
             page, more = found[:limit], len(found) > limit
             return {
-                "windows": [only(plain.view(one), OF_WINDOW, declared, who) for one in page],
+                "windows": [only(plain.view(one), OF_WINDOW, declared, principal) for one in page],
                 "cursor": cursor_of(_WINDOWS, page[-1].window.key.start) if more else None,
             }
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     async def timeline(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         start: From = None,
         end: To = None,
@@ -221,42 +221,42 @@ class _WindowRoutes:
             int, Query(ge=1, le=MOST_LISTED, description="windows and slices that are listed one by one")
         ] = 2000,
     ) -> Response:
-        declared = self._declared(stream, who)
+        declared = self._declared(stream, principal)
         span = _span(_WINDOWS, start, end, None)
 
-        def look() -> Document:
+        def read() -> Document:
             mill = self._readers.mill
             found = timeline_of(mill.workers, declared.name, span, limit)
-            now, whole = mill.clock(), not shares(declared, who)
+            now, whole = mill.clock(), not shares(declared, principal)
             cutoff = now - declared.subject_to_change_window
-            said = plain.timeline(
+            document = plain.timeline(
                 found, declared.name, now, cutoff, mill.watermark(declared.name) if whole else None
             )
-            return said if whole else _for_tenant(said)
+            return document if whole else _for_tenant(document)
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
-    async def window(self, who: Reader, stream: str, start: str, as_of: AsOf = None) -> Response:
-        declared, at = self._declared(stream, who), parse_instant(start)
+    async def window(self, principal: Reader, stream: str, start: str, as_of: AsOf = None) -> Response:
+        declared, at = self._declared(stream, principal), parse_instant(start)
 
-        def look() -> Document:
-            said = plain.story(self._window_reader.window(declared.name, at))
+        def read() -> Document:
+            document = plain.details(self._window_reader.window(declared.name, at))
             if as_of is not None:
                 then = plain.past_dataset(self._window_reader.as_of(declared.name, at, self._instant(as_of)))
-                said = {**said, "as_of": only(then, OF_PAST_DATASET, declared, who)}
-            if not shares(declared, who):
-                return said
-            listed = said["revisions"]
+                document = {**document, "as_of": only(then, OF_PAST_DATASET, declared, principal)}
+            if not shares(declared, principal):
+                return document
+            listed = document["revisions"]
             assert isinstance(listed, list)
             numbers = [{"revision": one["revision"]} for one in listed]
-            past = {"as_of": said["as_of"]} if as_of is not None else {}
-            return {**only(said, OF_WINDOW, declared, who), "revisions": numbers, **past}
+            past = {"as_of": document["as_of"]} if as_of is not None else {}
+            return {**only(document, OF_WINDOW, declared, principal), "revisions": numbers, **past}
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     async def changes(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         start: str,
         old: Annotated[
@@ -269,63 +269,65 @@ class _WindowRoutes:
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        declared, at = self._declared(stream, who), parse_instant(start)
-        whose = who.tenant if shares(declared, who) else None
+        declared, at = self._declared(stream, principal), parse_instant(start)
+        tenants = principal.tenant if shares(declared, principal) else None
         offset = 0
         if cursor is not None:
-            first, last, behind = position_of(_CHANGES_OF, self._readers.opened(cursor, who), int, int, int)
+            first, last, behind = position_of(
+                _CHANGES_OF, self._readers.opened(cursor, principal), int, int, int
+            )
             old, new, offset = int(first), int(last), int(behind)
 
-        def look() -> Document:
+        def read() -> Document:
             found = self._readers.mill.window_changes(
-                declared.name, at, old=old, new=new, tenant=whose, offset=offset, limit=limit
+                declared.name, at, old=old, new=new, tenant=tenants, offset=offset, limit=limit
             )
-            said = plain.changes(found)
+            document = plain.changes(found)
             next_page = cursor_of(_CHANGES_OF, found.old_revision, found.new.revision, offset + limit)
-            visible = said if whose is None else {k: v for k, v in said.items() if k != "slices"}
-            return {**visible, "cursor": self._readers.sealed(next_page, who) if found.more else None}
+            visible = document if tenants is None else {k: v for k, v in document.items() if k != "slices"}
+            return {**visible, "cursor": self._readers.sealed(next_page, principal) if found.more else None}
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     async def datasets(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         start: From = None,
         end: To = None,
         limit: Limit = 50,
         cursor: Cursor = None,
     ) -> Response:
-        declared = self._declared(stream, who)
+        declared = self._declared(stream, principal)
         span = _span(_DATASETS, start, end, cursor)
 
-        def look() -> Document:
+        def read() -> Document:
             found = self._window_reader.datasets(declared.name, span)[::-1][: limit + 1]
             page, more = found[:limit], len(found) > limit
             warehouse = self._readers.mill.project.warehouse
             return {
                 "datasets": [
-                    only(plain.newest(one, damage_of(warehouse, one)), OF_WINDOW, declared, who)
+                    only(plain.newest(one, damage_of(warehouse, one)), OF_WINDOW, declared, principal)
                     for one in page
                 ],
                 "cursor": cursor_of(_DATASETS, page[-1].key.start) if more else None,
             }
 
-        return await self._readers.answer(look)
+        return await self._readers.answer(read)
 
     async def download(
         self,
-        who: Reader,
+        principal: Reader,
         stream: str,
         start: str,
         revision: Annotated[int | None, Query(ge=1, le=10**9, description="by default the newest")] = None,
         format: Annotated[Literal["arrow", "parquet"], Query(description="of the file")] = "arrow",
         as_of: AsOf = None,
     ) -> Response:
-        declared, at = self._declared(stream, who), parse_instant(start)
-        whose = who.tenant if shares(declared, who) else None
+        declared, at = self._declared(stream, principal), parse_instant(start)
+        tenants = principal.tenant if shares(declared, principal) else None
         if as_of is not None and revision is not None:
-            raise InputError("revision and as_of both say which one", hint="leave one of them out")
+            raise InputError("revision and as_of cannot be combined", hint="leave one of them out")
 
         def find() -> Dataset:
             if as_of is None:
@@ -333,7 +335,7 @@ class _WindowRoutes:
             then = self._window_reader.as_of(declared.name, at, self._instant(as_of)).revision
             if then is None:
                 raise NotFoundError(
-                    f"no dataset that is kept was there at {as_of[:64]}",
+                    f"no revision that is kept was the dataset at {as_of[:64]}",
                     hint="`as_of` of the window says how far back its revisions reach",
                 )
             return then.dataset
@@ -345,15 +347,15 @@ class _WindowRoutes:
             "Content-Disposition": f'attachment; filename="{name}"',
             "Tidemill-Revision": str(dataset.revision),
         }
-        made = await self._readers.run(lambda: pieces(open_dataset(warehouse, dataset), format, whose))
+        made = await self._readers.run(lambda: pieces(open_dataset(warehouse, dataset), format, tenants))
         return await self._readers.streamed(made, MEDIA[format], headers)
 
     def _instant(self, as_of: str) -> int:
         return since_when(as_of, self._readers.mill.clock())
 
-    def _declared(self, name: str, who: Principal) -> Stream:
+    def _declared(self, name: str, principal: Principal) -> Stream:
         """A stream that has windows; the error names no other."""
-        declared = self._readers.stream(name, who)
+        declared = self._readers.stream(name, principal)
         if declared.aggregation_span is None:
             raise InputError(
                 f"stream {declared.name} declares no windows", hint="give it an aggregation_span"
@@ -361,25 +363,25 @@ class _WindowRoutes:
         return declared
 
 
-def _for_tenant(said: Document) -> Document:
-    """The states of windows that several tenants share, and nothing of what the others have sent."""
-    windows = said["windows"]
+def _for_tenant(document: Document) -> Document:
+    """The states of windows that several tenants share, without anything that others have sent."""
+    windows = document["windows"]
     left = {"reason", "rows"}
     visible = {k: v for k, v in windows.items() if k not in left} if isinstance(windows, Mapping) else None
     hidden: Document = {"windows": visible, "reasons": [], "slices": None, "slices_total": None, "gaps": []}
-    return {**said, **hidden}
+    return {**document, **hidden}
 
 
 def _span(of: str, start: str | None, end: str | None, cursor: str | None) -> Interval | None:
     """The requested span, from the newest window back to the end of the page before."""
     if start is None and end is None and cursor is None:
         return None
-    asked = Interval(
+    question = Interval(
         MIN_INSTANT if start is None else parse_instant(start),
         MAX_INSTANT if end is None else parse_instant(end),
     )
     if cursor is None:
-        return asked
+        return question
     before = position_of(of, cursor, int)[0]
     assert isinstance(before, int)
-    return Interval(asked.start, max(asked.start, min(asked.end, before)))
+    return Interval(question.start, max(question.start, min(question.end, before)))

@@ -1,4 +1,4 @@
-"""Clocks that tests set by hand. They never read the wall clock, except where a test asks for it."""
+"""Clocks that tests set by hand. They never read the wall clock, unless a test passes it in."""
 
 from __future__ import annotations
 

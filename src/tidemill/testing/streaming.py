@@ -413,16 +413,16 @@ def meet(
     arrived, and never lower than before. Ledger offsets and lines count from 1."""
     rows: list[StreamingRow] = []
     watermark: int | None = None
-    heard: dict[str, tuple[int, int]] = {}  # source -> (newest event time, last arrival)
+    sources: dict[str, tuple[int, int]] = {}  # source -> (newest event time, last arrival)
     early = 0
 
     def moved(instant: int) -> int | None:
-        if not heard:
+        if not sources:
             return watermark
-        last = max(arrival for _, arrival in heard.values())
+        last = max(arrival for _, arrival in sources.values())
         active = [
             newest - tolerance
-            for newest, arrival in heard.values()
+            for newest, arrival in sources.values()
             if idle_timeout is None or instant - arrival < idle_timeout or arrival == last
         ]
         # While one source is active, the one heard of last is too: including it changes nothing.
@@ -435,8 +435,8 @@ def meet(
         for line, (tenant, time, size, fields) in enumerate(each.rows, start=1):
             rows.append(StreamingRow(tenant, time, seq, line, each.name, size, fields, watermark))
         newest = max(time for _, time, _, _ in each.rows)
-        before = heard.get(each.source, (newest, each.arrival))
-        heard[each.source] = (max(before[0], newest), max(before[1], each.arrival))
+        before = sources.get(each.source, (newest, each.arrival))
+        sources[each.source] = (max(before[0], newest), max(before[1], each.arrival))
         watermark = moved(each.arrival)
         assert watermark is not None
         if max_bytes is not None:

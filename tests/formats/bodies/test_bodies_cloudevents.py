@@ -185,7 +185,7 @@ def test_an_identity_of_several_columns_must_be_in_data() -> None:
     found = record(plain(data={"event_id": "x", "number": 1}), declared)
     assert isinstance(found, dict)
     assert found["number"] == 1
-    with pytest.raises(InputError, match="does not say number"):
+    with pytest.raises(InputError, match="data lacks number"):
         record(plain(data={"event_id": "x"}), declared)
 
 

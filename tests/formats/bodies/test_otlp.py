@@ -382,14 +382,14 @@ GOOD = {"time_unix_nano": START}
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (logs_request(GOOD, {}, GOOD), "it says neither when it was nor when it was seen"),
+        (logs_request(GOOD, {}, GOOD), "it has neither a time nor an observed time"),
         (logs_request(GOOD, {**GOOD, "trace_id": b"\1" * 15}, GOOD), "traceId is not 16 bytes long"),
         (logs_request(GOOD, {**GOOD, "span_id": b"\1" * 16}, GOOD), "spanId is not 8 bytes long"),
         (traces_request({}, {"trace_id": b""}, {}), "a span needs a trace id and a span id"),
         (traces_request({}, {"trace_id": b"\0" * 16}, {}), "a span needs a trace id and a span id"),
         (traces_request({}, {"span_id": b"\1"}, {}), "spanId is not 8 bytes long"),
         (traces_request({}, {"parent_span_id": b"\1"}, {}), "parentSpanId is not 8 bytes long"),
-        (traces_request({}, {"start_time_unix_nano": 0}, {}), "it does not say when it began"),
+        (traces_request({}, {"start_time_unix_nano": 0}, {}), "it has no start time"),
         (traces_request({}, {"links": [{"trace_id": b"x"}]}, {}), "traceId is not 16 bytes long"),
         (traces_request({}, {"start_time_unix_nano": 2**64 - 1, "end_time_unix_nano": 1}, {}), "64-bit"),
     ],

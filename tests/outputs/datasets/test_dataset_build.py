@@ -38,7 +38,7 @@ from tidemill.outputs.datasets.dataset import (
     layout_of,
     read_dataset,
     read_schema,
-    said_of_itself,
+    stored_metadata,
 )
 from tidemill.outputs.datasets.kernel import BuildUnit, BuiltWindow, Sizes, WindowUnit, build_windows
 from tidemill.outputs.datasets.order import BATCH_ROWS
@@ -333,7 +333,7 @@ def test_no_rows_is_a_dataset_that_says_so(tmp_path: Path) -> None:
         assert dataset.rows == 0
         assert read(warehouse, dataset).num_rows == 0
         assert datasets_of(warehouse, "weather") == [as_read(dataset)]
-        assert open_dataset(warehouse, dataset).said["hash"] == dataset.hash
+        assert open_dataset(warehouse, dataset).metadata["hash"] == dataset.hash
         assert not (warehouse / layout.dataset_folder(dataset.key)).exists()  # no file, no folder
         assert pytest.importorskip("polars").read_ipc(warehouse / dataset.file).shape == (0, 10)
 
@@ -359,7 +359,7 @@ def test_a_file_says_of_itself_what_it_is(tmp_path: Path) -> None:
     wrong = [row(1, TEN, temperature="warm"), row(2, TEN + 1, temperature="hot", raining=1), row(3, TEN + 2)]
     part = write_part(tmp_path / "raw/p.parquet", wrong)
     dataset = built(build(tmp_path / "w", WindowUnit(a_build([f"{A}~1"]), [part])))
-    said = said_of_itself(tmp_path / "w" / dataset.file)
+    said = stored_metadata(tmp_path / "w" / dataset.file)
     assert re.fullmatch("[0-9a-f]{8}", str(said.pop("tidemill_crc32")))
     assert said == {
         "kind": "dataset",
@@ -463,7 +463,7 @@ def test_a_number_that_is_taken_by_something_else_is_never_overwritten(tmp_path:
     second = built(results)
     assert (second.revision, results[0].adopted) == (2, False)
     assert (tmp_path / "w" / first.file).read_bytes() == content
-    assert said_of_itself(tmp_path / "w" / second.file)["revision"] == 2
+    assert stored_metadata(tmp_path / "w" / second.file)["revision"] == 2
     assert datasets_of(tmp_path / "w", "weather", second.key) == [as_read(first), as_read(second)]
 
 

@@ -16,6 +16,7 @@ from tests.support.oracles import windows as naive
 from tests.support.oracles.stream import READINGS
 from tests.support.oracles.windows import Act, Land, OracleRules, OracleWindow, Retract, Tick, WindowOracle
 from tests.support.strategies.feeds import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
+from tests.support.window_status import is_final
 
 from tidemill.model.slices import set_hash
 from tidemill.model.time import Interval, align
@@ -25,7 +26,6 @@ from tidemill.outputs.datasets.rules import (
     admit,
     evaluate,
     is_complete,
-    is_final,
     readiness,
     windows_of,
 )

@@ -31,7 +31,7 @@ def test_a_day_of_nothing_is_one_file_and_every_reader_answers(new_stations: New
         dataset = mill.windows.dataset("stations", instant("11:00"))
         opened = open_dataset(mill.project.warehouse, dataset)
         assert opened.schema.equals(schema)
-        assert opened.said["window"] == "[2024-01-01T11:00:00Z, 2024-01-01T12:00:00Z)"
+        assert opened.metadata["window"] == "[2024-01-01T11:00:00Z, 2024-01-01T12:00:00Z)"
         target = stations.root / "out.arrow"
         mill.export("stations", [instant("10:00"), instant("11:00")], "arrow", target)
         mill.export("stations", [instant("11:00")], "parquet", stations.root)

@@ -24,9 +24,9 @@ from tidemill.outputs.rollups.observation_runs import (
     MergeObservations,
     ObservationLog,
     ObservationSet,
-    asked,
     histories_of,
     merge_observations,
+    object_spans,
     write_observations,
 )
 from tidemill.outputs.rollups.observations import read_seen, write_seen
@@ -48,7 +48,7 @@ def trails_of(metric: Metric, folder: Path, *many: list[Seen]) -> list[str]:
 
 
 def ids(metric: Metric, trails: list[str], new: list[Seen]) -> list[str]:
-    found = histories_of(metric, trails, asked(observations_of(metric, new)), ALL)
+    found = histories_of(metric, trails, object_spans(observations_of(metric, new)), ALL)
     out: list[str] = found.column("event_id").to_pylist()
     return out
 
@@ -94,7 +94,7 @@ def test_a_contribution_from_neighbours_is_that_from_whole_histories(tmp_path: P
     ]
     old, new = seen[:100], observations_of(metric, seen[100:])
     trails = trails_of(metric, tmp_path, old[:30], old[30:80], old[80:])
-    near = histories_of(metric, trails, asked(new), ALL)
+    near = histories_of(metric, trails, object_spans(new), ALL)
     assert near.num_rows < len(old)
     assert counts_of(contribution(metric, near, new)) == counts_of(
         contribution(metric, observations_of(metric, old), new)

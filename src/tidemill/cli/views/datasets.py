@@ -42,23 +42,23 @@ def event(seq: int, event: Mapping[str, object]) -> View:
 
 def _event(seq: int, event: Mapping[str, object]) -> Iterator[Piece]:
     data = event.get("data")
-    said: Mapping[str, object] = data if isinstance(data, Mapping) else {}
+    fields: Mapping[str, object] = data if isinstance(data, Mapping) else {}
     yield f"{seq:>6} "
-    yield (f"{_word(event, 'time')[:19]}Z ", "dim")
-    yield (_word(event, "type").removeprefix("tidemill."), "green")
-    yield (f"  {_word(said, 'stream')} [{_word(said, 'start')}, {_word(said, 'end')})", "cyan")
-    yield f"  revision {_word(said, 'revision')}"
-    if said.get("supersedes") is not None:
-        yield f" in place of {_word(said, 'supersedes')}"
-    if said.get("rows") is not None:
-        yield f", {_word(said, 'rows')} rows"
-    if why := said.get("trigger") or said.get("reason"):
+    yield (f"{_text_at(event, 'time')[:19]}Z ", "dim")
+    yield (_text_at(event, "type").removeprefix("tidemill."), "green")
+    yield (f"  {_text_at(fields, 'stream')} [{_text_at(fields, 'start')}, {_text_at(fields, 'end')})", "cyan")
+    yield f"  revision {_text_at(fields, 'revision')}"
+    if fields.get("supersedes") is not None:
+        yield f" in place of {_text_at(fields, 'supersedes')}"
+    if fields.get("rows") is not None:
+        yield f", {_text_at(fields, 'rows')} rows"
+    if why := fields.get("trigger") or fields.get("reason"):
         yield f": {escaped(str(why))}"
-    if said.get("location") is not None:
-        yield (f"  {_word(said, 'location')}", "dim")
+    if fields.get("location") is not None:
+        yield (f"  {_text_at(fields, 'location')}", "dim")
 
 
-def _word(of: Mapping[str, object], name: str) -> str:
+def _text_at(of: Mapping[str, object], name: str) -> str:
     return escaped(str(of.get(name, "")))
 
 

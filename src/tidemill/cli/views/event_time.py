@@ -144,8 +144,8 @@ def time_pairs(now: int, of: StreamStatus) -> Iterator[tuple[str, Text]]:
 
 
 def _source_words(of: SourceStatus, now: int) -> str:
-    heard = f", heard of {lag_words(now, of.arrival)} ago{', idle' if of.idle else ''}" if of.arrival else ""
-    return f"{format_instant(of.watermark)}, newest event {format_instant(of.max_seen)}{heard}"
+    last = f", heard of {lag_words(now, of.arrival)} ago{', idle' if of.idle else ''}" if of.arrival else ""
+    return f"{format_instant(of.watermark)}, newest event {format_instant(of.max_seen)}{last}"
 
 
 def explained(of: Explained, now: int) -> View:

@@ -57,14 +57,14 @@ def replayed(stream: str, landed: Sequence[Landed]) -> View:
 
 def landed_line(one: Landed) -> Text:
     new = one.entry.slice
-    said = line(
+    text = line(
         ("landed  ", "green") if one.new else ("again   ", "yellow"),
         (new.id[:ID_LETTERS], "bold"),
         f"  {size(new.size):>10}  {escaped(new.name)}",
     )
     if not one.new:
-        said.append(f"  (the same slice; landed {one.entry.landings} times)", style="dim")
-    return said
+        text.append(f"  (the same slice; landed {one.entry.landings} times)", style="dim")
+    return text
 
 
 def tick(report: TickReport, *, details: bool) -> View:

@@ -143,7 +143,7 @@ def _completeness(of: Completeness) -> Iterator[Text]:
 
 def plan(stream: str, of: SearchPlan) -> View:
     scanned = f"{many(of.scanned, 'part')} with {many(of.scanned_rows, 'row')}" if of.scanned else "none"
-    looks = "looked into before a page is cut" if of.payloads else "only those of the page"
+    payloads = "looked into before a page is cut" if of.payloads else "only those of the page"
     index = "none" if of.index_version is None else f"version {of.index_version}"
     pairs = {
         "tenant": "all" if of.tenant is None else of.tenant,
@@ -152,7 +152,7 @@ def plan(stream: str, of: SearchPlan) -> View:
         "parts": f"{of.parts:,} of version {of.raw_version}, {of.pruned:,} pruned",
         "index": f"{index}; at most {of.index_entries:,} entries in {many(of.index_groups, 'group')}",
         "not indexed yet": scanned,
-        "payloads": looks,
+        "payloads": payloads,
         "indexed": ", ".join(of.indexed) or "nothing: conditions go after FILTER",
         "complete": str(of.completeness),
     }

@@ -51,8 +51,8 @@ def _results(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:
         if not (types.is_string(kind := rows.schema.field(name).type) or types.is_boolean(kind))
     ]
     parts = ("rows", "late", "rev", "trigger")
-    story = ("window", "standing") if revisions else ()
-    table = listing("start", "end", "tenant", *groups, *values, *parts, *story, right=(*numbers, *parts[:3]))
+    extra = ("window", "standing") if revisions else ()
+    table = listing("start", "end", "tenant", *groups, *values, *parts, *extra, right=(*numbers, *parts[:3]))
     for row in rows.to_pylist():
         columns = ("start", "end", "tenant", *(group_columns(spec)[name] for name in groups), *values)
         gone = row["withdrawn"]
@@ -62,13 +62,13 @@ def _results(spec: WindowSpec, rows: pa.Table, *, revisions: bool) -> Table:
             f"{row['late_rows']:,}",
             str(row["revision"]),
             Text(row["trigger"], style="magenta" if gone else ""),
-            *((Text(row["window_id"][:ID_LETTERS]), _story(row)) if revisions else ()),
+            *((Text(row["window_id"][:ID_LETTERS]), _history(row)) if revisions else ()),
             style="dim" if gone else None,
         )
     return table
 
 
-def _story(row: Mapping[str, object]) -> Text:
+def _history(row: Mapping[str, object]) -> Text:
     """Return whether a revision withdrew something, and which windows replaced which."""
     replaced, by = row["supersedes"], row["superseded_by"]
     words = "withdrawn" if row["withdrawn"] else ""

@@ -51,9 +51,9 @@ def flushed(gateways: Sequence[Document]) -> View:
         windows = one["windows"]
         assert isinstance(windows, list)
         events = sum(int(window["events"]) for window in windows)
-        said = f": {many(len(windows), 'window')} with {many(events, 'event')} closed and landed"
+        summary = f": {many(len(windows), 'window')} with {many(events, 'event')} closed and landed"
         pending = f"; {one['pending']} events have not landed yet" if one["pending"] else ""
-        yield line((escaped(str(one["gateway"])), "bold"), said + pending)
+        yield line((escaped(str(one["gateway"])), "bold"), summary + pending)
 
 
 def _started(of: Started) -> Table:
@@ -97,8 +97,8 @@ def _settings(settings: GatewaySettings) -> Iterator[tuple[str, Text]]:
         *map(escaped, triggers.custom),
     ]
     yield "closed early by", Text(", ".join(early) or "nothing")
-    marks = f"slower from {memory.high_water:.0%}, refused from {memory.emergency:.0%}"
-    yield "memory", Text(f"{size(memory.max)} at most; {marks}")
+    limits = f"slower from {memory.high_water:.0%}, refused from {memory.emergency:.0%}"
+    yield "memory", Text(f"{size(memory.max)} at most; {limits}")
 
 
 def _window(settings: GatewaySettings) -> str:
@@ -126,11 +126,11 @@ def gateways_table(
 def _health(of: IngestHealth) -> Iterator[tuple[str, Text]]:
     for one in of.damaged:
         reason, file = escaped(one.reason), escaped(one.file)
-        said = f"{reason}\nset aside as {file}; delete it and its .json when you are done"
-        yield "damaged", Text(said, style="red")
+        detail = f"{reason}\nset aside as {file}; delete it and its .json when you are done"
+        yield "damaged", Text(detail, style="red")
     if of.clock_behind:
-        said = f"{format_duration(of.clock_behind)} behind the last arrival: it was put back"
-        yield "clock", Text(said, style="red")
+        detail = f"{format_duration(of.clock_behind)} behind the last arrival: it was put back"
+        yield "clock", Text(detail, style="red")
 
 
 def _gateway(of: GatewayStatus) -> Iterator[tuple[str, Text]]:

@@ -85,10 +85,10 @@ def scrub_table(now: int, of: ScrubStatus) -> Table:
         read = f"{many(current.files, 'file')}, {size(current.bytes)}"
         pairs.append(("under way", Text(f"since {format_instant(current.started)}, {read}")))
     for one in of.damages:
-        said = (
+        detail = (
             f"{escaped(one.damage.file)}: {escaped(one.damage.reason)}\nsince {format_instant(one.since)}; "
         )
-        pairs.append(("damaged", Text(said + remedy(one.damage), style="red")))
+        pairs.append(("damaged", Text(detail + remedy(one.damage), style="red")))
     if not of.damages:
         pairs.append(("damaged", Text("none known")))
     return pairs_table("scrub", pairs)
@@ -141,8 +141,8 @@ def _fault(of: Fault) -> Text:
     tried = f"since {format_instant(of.since)}, {many(of.attempts, 'attempt')}"
     hint = f"\n{escaped(of.hint)}" if of.hint else ""
     message = f"{of.output} ({of.code}): {escaped(of.message)}"
-    said = f"{message}\n{tried}; next at {format_instant(of.next_try)}{hint}"
-    return Text(said, style="red")
+    detail = f"{message}\n{tried}; next at {format_instant(of.next_try)}{hint}"
+    return Text(detail, style="red")
 
 
 def _index(of: StreamStatus) -> Text:

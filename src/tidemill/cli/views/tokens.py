@@ -47,7 +47,7 @@ def revoked(token: Token) -> View:
 
 
 def _allowed(token: Token) -> str:
-    whose = "all tenants" if token.tenant is None else f"tenant {escaped(token.tenant)}"
+    tenants = "all tenants" if token.tenant is None else f"tenant {escaped(token.tenant)}"
     rate = "" if token.rate is None else f", {token.rate:,} events a second"
     until = "" if token.expires is None else f", until {format_instant(token.expires)}"
-    return f"{' and '.join(sorted(token.scopes))} for {whose}{rate}{until}"
+    return f"{' and '.join(sorted(token.scopes))} for {tenants}{rate}{until}"

@@ -1,4 +1,4 @@
-"""What became of one event, for people.
+"""Views of the trace of one event.
 
 Only `Text` goes into a cell, so that nothing that came from outside is read as markup.
 """
@@ -83,7 +83,7 @@ def _windows(windows: Sequence[TracedWindow]) -> Table:
                 Text(current),
                 number(one.revision),
                 number(one.rows),
-                _said(includes),
+                _included(includes),
             )
         if not of.revisions:
             table.add_row(Text(str(of.key.interval)), Text(of.status.value), "", "", Text("not built"))
@@ -102,7 +102,7 @@ def _results(results: Sequence[TracedResult]) -> Table:
                 Text(_pairs(groups)),
                 cell(row["revision"]),
                 Text(_pairs(values)),
-                _said(includes),
+                _included(includes),
                 Text(of.fate.value),
             )
     return table
@@ -112,5 +112,5 @@ def _pairs(values: Mapping[str, object]) -> str:
     return ", ".join(f"{name}={escaped(cell(value))}" for name, value in values.items())
 
 
-def _said(includes: bool | None) -> Text:
+def _included(includes: bool | None) -> Text:
     return Text("not known" if includes is None else "yes" if includes else "no")

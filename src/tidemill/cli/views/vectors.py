@@ -27,10 +27,10 @@ SHOWN: Final = 8  # components
 NO_DELTAS: Final = Note("no stream of `kind: delta` is declared")
 
 
-def vector(said: Document) -> View:
+def vector(document: Document) -> View:
     """Yield a vector from its document; only the first components are shown."""
-    yield _vector(said)
-    values = said["values"]
+    yield _vector(document)
+    values = document["values"]
     if isinstance(values, list) and len(values) > SHOWN:
         yield Note("--output json shows all components, with every bit")
 
@@ -60,22 +60,22 @@ def planned(plans: Mapping[str, Sequence[CompactionStep]]) -> View:
         yield NO_DELTAS
 
 
-def _vector(said: Document) -> Table:
-    values = said["values"]
+def _vector(document: Document) -> Table:
+    values = document["values"]
     there = "not there" if values is None else "there"
-    if said["pending"]:
+    if document["pending"]:
         there = "pending: slices are decided again by the next round" + ("" if values is None else "; there")
     pairs = [
-        ("at", Text(str(said["at"] or "now"))),
+        ("at", Text(str(document["at"] or "now"))),
         ("vector", Text(there, style="yellow" if values is None else "green")),
-        ("last change", Text(str(said["ts"] or "none ever"))),
+        ("last change", Text(str(document["ts"] or "none ever"))),
     ]
-    if said["overflow"]:
+    if document["overflow"]:
         pairs.append(("overflow", Text("a component is no finite number any more", style="red")))
     if isinstance(values, list):
         rest = f", … of {len(values)}" if len(values) > SHOWN else ""
         pairs.append(("values", Text(", ".join(map(repr, values[:SHOWN])) + rest)))
-    return pairs_table(escaped(f"{said['stream']} {said['vector_id']}"), pairs)
+    return pairs_table(escaped(f"{document['stream']} {document['vector_id']}"), pairs)
 
 
 def _chain(of: ChainView) -> Table:

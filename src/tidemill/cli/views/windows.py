@@ -60,7 +60,7 @@ def listed(views: Sequence[WindowView], *, more: bool) -> View:
             yield Note(f"{reason}: {remedy}")
 
 
-def story(of: WindowStory) -> View:
+def details(of: WindowStory) -> View:
     window = of.view.window
     yield pairs_table(f"{window.key.stream} {window.key.interval}", list(_story_pairs(of)))
     if of.members:
@@ -319,8 +319,8 @@ def member_words(member: Member, cutoff: int) -> tuple[str, str]:
     """Return whether a slice counts for a window, and why."""
     after = member.arrival - cutoff
     if member.ignored is not None:
-        came = f": it came {about(after)} after the cutoff" if after > 0 else ""
-        return "ignored", escaped(member.ignored) + came
+        late_by = f": it came {about(after)} after the cutoff" if after > 0 else ""
+        return "ignored", escaped(member.ignored) + late_by
     if not member.desired:
         return "open", "not evaluated yet; the next round does"
     if after > 0:

@@ -47,7 +47,7 @@ def cloud_event_lines(
     if found.in_array != (media == BATCH):
         what, other = ("an array", BATCH) if found.in_array else ("one value", STRUCTURED)
         raise InputError(
-            f"the body is {what}, and its type is {media}", where="body", hint=f"say {other} of it"
+            f"the body is {what}, and its type is {media}", where="body", hint=f"set Content-Type to {other}"
         )
     lines = [
         _line(text[start:end], position, stream, tenant) for position, (start, end) in enumerate(found.spans)
@@ -110,8 +110,8 @@ def _attributes(event: dict[str, object]) -> dict[str, object]:
     """The checked envelope; attributes that are null are left out."""
     version = event.get("specversion")
     if version != "1.0":
-        said = "there is none" if version is None else f"it is {str(version)[:20]!r}"
-        raise InputError(f"specversion must be '1.0', and {said}", hint="send CloudEvents of version 1.0")
+        problem = "there is none" if version is None else f"it is {str(version)[:20]!r}"
+        raise InputError(f"specversion must be '1.0', and {problem}", hint="send CloudEvents of version 1.0")
     for name in _REQUIRED:
         value = event.get(name)
         if not isinstance(value, str) or not value:
@@ -125,13 +125,13 @@ def _attributes(event: dict[str, object]) -> dict[str, object]:
             continue
         if not _ATTRIBUTE.fullmatch(name):
             raise InputError(
-                f"{name[:80]!r} is no name of an attribute",
-                hint="use lower-case letters and digits; what an event says goes into data",
+                f"{name[:80]!r} is not a valid attribute name",
+                hint="use lower-case letters and digits; other fields belong in data",
             )
         if not isinstance(value, str | bool | int):
             raise InputError(
-                f"attribute {name} is not a text, a boolean or an integer",
-                hint="what is made of parts goes into data",
+                f"attribute {name} is not a string, a boolean or an integer",
+                hint="put objects and arrays into data",
             )
         attributes[name] = value
     return attributes
@@ -159,14 +159,14 @@ def _fill_identity(record: dict[str, object], attributes: dict[str, object], str
         return
     if len(stream.identity) > 1:
         raise InputError(
-            f"data does not say {', '.join(missing)}, of which the identity is made",
+            f"data lacks {', '.join(missing)}, which the identity consists of",
             hint=f"put {', '.join(stream.identity)} into data; id and source can fill in one column only",
         )
     column = missing[0]
     declared = stream.fields.get(column)
     if declared is not None and declared.type == "integer":
         raise InputError(
-            f"data does not say {column}, the identity, which is an integer",
+            f"data lacks {column}, the identity, which is an integer",
             hint=f"put it into data, or declare {column} as a string, to have it filled in by source and id",
         )
     put(record, column, f"{attributes['source']}#{attributes['id']}")

@@ -49,7 +49,7 @@ def columnar_rows(
     """The number of rows, and the positions of those that name no tenant."""
     if not content.startswith(_MAGIC[media]):
         raise InputError(
-            f"the body does not begin as {media} does", where="body", hint="say what it is in Content-Type"
+            f"the body does not begin as {media} does", where="body", hint="set Content-Type to what it is"
         )
     rows = size = 0
     unnamed: list[int] = []
@@ -151,7 +151,7 @@ def _check_schema(schema: pa.Schema, limits: Requests) -> None:
     names = schema.names
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"column {twice!r} is there twice", where="body", hint="rename one")
+        raise InputError(f"column {twice!r} occurs twice", where="body", hint="rename one")
     for field in schema:
         if 1 + _depth(field.type, field.name) > limits.depth:
             raise beyond(TOO_DEEP, 0, limits)
@@ -285,7 +285,7 @@ def _plain(array: pa.Array) -> pa.Array:
 def _check_once(kind: pa.StructType, step: str, column: str) -> None:
     """Refuse a column name that occurs twice: it would be unclear which of them counts."""
     if any(kind.field(position).name == step for position in range(kind.num_fields)):
-        raise InputError(f"{step!r} of {column} is there twice", where="body", hint="rename one")
+        raise InputError(f"{step!r} of {column} occurs twice", where="body", hint="rename one")
 
 
 def _named(array: pa.Array, column: str) -> list[str | None]:

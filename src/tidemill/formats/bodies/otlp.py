@@ -32,7 +32,7 @@ Signal = Literal["logs", "traces"]
 OTLP_MEDIA: Final[dict[str, Media]] = {"application/json": "json", "application/x-protobuf": "protobuf"}
 OTLP_TYPES: Final = {media: name for name, media in OTLP_MEDIA.items()}  # Content-Type of a response
 REASONS: Final = 3  # how many rejected records a response explains
-_WORDS: Final = {"logs": "log record", "traces": "span"}
+_ENTRY_NAMES: Final = {"logs": "log record", "traces": "span"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def read_otlp(
         except InputError as error:
             rejected += 1
             if rejected <= REASONS:
-                reasons.append(f"{_WORDS[signal]} {depth.position + 1}: {error.message} ({error.hint})")
+                reasons.append(f"{_ENTRY_NAMES[signal]} {depth.position + 1}: {error.message} ({error.hint})")
         else:
             lines.append(made)
             size += len(made)
@@ -111,7 +111,7 @@ def _message(signal: Signal, rejected: int, of: int, reasons: list[str]) -> str:
     if not rejected:
         return ""
     more = ["…"] if rejected > len(reasons) else []
-    return f"rejected {rejected} of {of} {_WORDS[signal]}s; " + "; ".join([*reasons, *more])
+    return f"rejected {rejected} of {of} {_ENTRY_NAMES[signal]}s; " + "; ".join([*reasons, *more])
 
 
 def otlp_answer(signal: Signal, media: Media, rejected: int, message: str) -> bytes:

@@ -171,7 +171,7 @@ def _any(value: object, depth: Depth, nested: int) -> Json:
 
 def _string(value: object, key: str, _depth: Depth, _nested: int) -> Json:
     if not isinstance(value, str):
-        raise wrong(f"{key} is no text", "write it in double quotes")
+        raise wrong(f"{key} is not a string", "write it in double quotes")
     return value
 
 
@@ -189,7 +189,7 @@ def _double(value: object, key: str, _depth: Depth, _nested: int) -> Json:
     if isinstance(value, str):
         return number(number_of(value))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise wrong(f"{key} is no number", "write a number, or NaN, Infinity or -Infinity as a text")
+        raise wrong(f"{key} is not a number", "write a number, or NaN, Infinity or -Infinity as a string")
     return number(float(value))
 
 
@@ -221,7 +221,7 @@ _VALUES: Final[dict[str, Callable[[object, str, Depth, int], Json]]] = {
 
 def _as_object(value: object, what: str) -> Object:
     if not isinstance(value, dict):
-        raise wrong(f"{what} is no object", "write {…} there, as the OTLP specification has it")
+        raise wrong(f"{what} is not an object", "write {…} there, as the OTLP specification has it")
     return value
 
 
@@ -235,7 +235,7 @@ def _array(value: Object, key: str) -> list[object]:
     if found is None:
         return []
     if not isinstance(found, list):
-        raise wrong(f"{key} is no array", "write […] there, as the OTLP specification has it")
+        raise wrong(f"{key} is not an array", "write […] there, as the OTLP specification has it")
     return found
 
 
@@ -249,7 +249,7 @@ def _text(value: Object, key: str) -> str:
     if found is None:
         return ""
     if not isinstance(found, str):
-        raise wrong(f"{key} is no text", "write it in double quotes")
+        raise wrong(f"{key} is not a string", "write it in double quotes")
     return found
 
 

@@ -57,7 +57,7 @@ class Rendering:
     def _log(self, origin: OtlpOrigin, log: Log, position: int) -> bytes:
         time = log.time or log.observed
         if not time:
-            raise wrong("it says neither when it was nor when it was seen", "set timeUnixNano")
+            raise wrong("it has neither a time nor an observed time", "set timeUnixNano")
         members = {**_log_members(log), **self._shared}
         # Made from the exact time, whatever precision the declared type keeps.
         digest = sha256(orjson.dumps([time, members], option=orjson.OPT_SORT_KEYS)).hexdigest()
@@ -70,7 +70,7 @@ class Rendering:
         if not span.trace_id or not span.span_id:
             raise wrong("a span needs a trace id and a span id", "send 16 and 8 bytes, not all of them zero")
         if not span.start:
-            raise wrong("it does not say when it began", "set startTimeUnixNano")
+            raise wrong("it has no start time", "set startTimeUnixNano")
         members = {**_span_members(span), **self._shared}
         return self._line(origin, position, f"{span.trace_id}-{span.span_id}", span.start, "span", members)
 
@@ -200,9 +200,9 @@ def _severity(log: Log) -> str:
 def _span_members(span: Span) -> Members:
     return {
         "name": span.name,
-        "kind": _word(span.kind, KINDS),
+        "kind": _enum_name(span.kind, KINDS),
         **({"duration_ns": span.end - span.start} if span.end else {}),
-        "outcome": _word(span.status_code, OUTCOMES),
+        "outcome": _enum_name(span.status_code, OUTCOMES),
         **_present(
             outcome_message=span.status_message,
             trace_id=span.trace_id,
@@ -220,7 +220,7 @@ def _span_members(span: Span) -> Members:
     }
 
 
-def _word(number: int, words: tuple[str, ...]) -> str:
+def _enum_name(number: int, words: tuple[str, ...]) -> str:
     """The name of an enum value; an unknown number is kept as a number."""
     return words[number] if 0 <= number < len(words) else str(number)
 

@@ -55,7 +55,9 @@ def number_of(text: str) -> float:
     try:
         return _UNBOUND[text] if text in _UNBOUND else float(text)
     except ValueError:
-        raise wrong(f"{text[:40]!r} is no double", "write a number, or NaN, Infinity or -Infinity") from None
+        raise wrong(
+            f"{text[:40]!r} is not a double", "write a number, or NaN, Infinity or -Infinity"
+        ) from None
 
 
 def integer_of(value: object, key: str, allowed: range) -> int:
@@ -68,8 +70,8 @@ def integer_of(value: object, key: str, allowed: range) -> int:
         found = int(value)
     if isinstance(found, bool) or not isinstance(found, int) or found not in allowed:
         raise wrong(
-            f"{key} is no whole number that fits",
-            f"write it as a number, or as a text of digits, from {allowed.start} to {allowed.stop - 1}",
+            f"{key} is not an integer in range",
+            f"write it as a number, or as a string of digits, from {allowed.start} to {allowed.stop - 1}",
         )
     return found
 

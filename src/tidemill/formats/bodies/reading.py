@@ -68,7 +68,7 @@ def media_type(content_type: str | None) -> str:
     if content_type in MEDIA_TYPES:
         return content_type
     if content_type is None or not content_type.strip():
-        raise _unread("the request does not say what its body is")
+        raise _unread("the request has no Content-Type")
     name, *parameters = content_type.split(";")
     media = name.strip().lower()
     if media not in MEDIA_TYPES:
@@ -101,5 +101,5 @@ def _check_any(records: int, declared: Interval | None) -> None:
         raise InputError(
             "the body holds no events",
             where="body",
-            hint="send at least one event, or say with start and end when nothing happened",
+            hint="send at least one event; to declare that nothing happened, set start and end",
         )

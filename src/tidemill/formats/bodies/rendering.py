@@ -80,7 +80,7 @@ def put(record: dict[str, object], path: str, value: object) -> None:
         inner = record.setdefault(step, {})
         if not isinstance(inner, dict):
             raise InputError(
-                f"column {path!r} cannot be filled in: {'.'.join(outer[:depth])} is no object",
+                f"column {path!r} cannot be filled in: {'.'.join(outer[:depth])} is not an object",
                 hint="leave it out, or make it an object",
             )
         record = inner

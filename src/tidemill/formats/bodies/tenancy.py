@@ -76,7 +76,7 @@ def _leniently(line: bytes, position: int) -> object:
         return None
     except RecursionError:
         raise InputError(
-            "the event is nested too deep to see whose it is",
+            "the event is nested too deep to find its tenant",
             where=f"event {position + 1}",
             hint="send it flatter",
         ) from None

@@ -27,7 +27,7 @@ MAX_LENGTH: Final = 10_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class DeclaredCondition:
-    """The text, and what it says."""
+    """The text of a condition, and its parsed form."""
 
     text: str
     condition: Condition
@@ -38,13 +38,13 @@ class DeclaredCondition:
 
     @property
     def identity(self) -> Mapping[str, object]:
-        """What the fingerprint of an output is made of: its form decides whether outputs that exist are
-        current, and must not change."""
+        """The form that goes into the fingerprint of an output. It decides whether existing outputs are
+        current, so it must not change."""
         return {"text": self.text, "node": _node(self.condition)}
 
 
 def parse_condition(text: str) -> DeclaredCondition:
-    """The condition that a text says, or a QueryError with the position and what was expected there."""
+    """The condition in a text, or a QueryError with the position and what was expected there."""
     scanner = Scanner(text, "condition", keywords=KEYWORDS, longest=MAX_LENGTH, plain=True)
     condition = read_condition(scanner)
     scanner.end()

@@ -19,7 +19,7 @@ _LOWER: Final = {"İ": "i", "Σ": "σ"}
 
 @lru_cache(maxsize=_CACHED)
 def like(pattern: str) -> Callable[[str], bool]:
-    """Whether a text has the form that `pattern` says, all of it and by exact characters."""
+    """A function that tells whether a whole text matches `pattern`, by exact characters."""
     pieces = _pieces(pattern)
     first, last = pieces[0], pieces[-1]
     if len(pieces) == 1:
@@ -58,8 +58,8 @@ def plain_pattern(pattern: str) -> str:
 
 
 def lowered(text: str) -> str:
-    """Each character by its own lower case, whatever is around it: what ILIKE compares. So every engine
-    says the same of "İ" (an "i") and of a "Σ" at the end of a word (a "σ")."""
+    """Each character by its own lower case, whatever is around it: what ILIKE compares. So every engine gives
+    the same result for "İ" (an "i") and for a "Σ" at the end of a word (a "σ")."""
     return "".join(_LOWER.get(char) or (low if len(low := char.lower()) == 1 else char) for char in text)
 
 

@@ -56,7 +56,7 @@ _SAME: Final = {"==": "=", "<>": "!="}
 
 
 def read_condition(scanner: Scanner) -> Condition:
-    """A condition on fields; whatever follows it is left."""
+    """A condition on fields; what follows it is not read."""
 
     def operand() -> tuple[Path | None, int]:
         opened = 0
@@ -94,7 +94,7 @@ def text_of_string(scanner: Scanner, token: Token) -> str:
 
 @dataclass(slots=True)
 class _Group(Generic[T, V]):
-    """What stands between two parentheses, as far as it is read."""
+    """The content of a pair of parentheses, as far as it is read."""
 
     position: int
     either: list[AnyCondition[T, V]] = field(default_factory=list)  # terms of OR that are complete

@@ -37,7 +37,7 @@ _SIGNS: Final = {
 }  # fmt: skip
 _KEYWORD: Final = re.compile(r"[a-z_][a-z0-9_]*(?![a-z0-9_.])", re.IGNORECASE)
 _SPACE: Final = re.compile(r"\s*")
-_CALLED: Final = {  # what is not called by its own name in an error
+_CALLED: Final = {  # tokens that errors call by another name
     "NAME": "a name",
     "QUOTED": "a name in `backticks`",
     "STRING": "a string in quotes",
@@ -67,7 +67,7 @@ class Token:
 
 
 class Scanner:
-    """Reads a text from left to right. `what` is what errors call it; in `plain` text a backslash is an
+    """Reads a text from left to right. `what` is its name in errors; in `plain` text a backslash is an
     ordinary character of a string and every number is a decimal."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Scanner:
 
     @property
     def position(self) -> int:
-        """Of the next token."""
+        """The position of the next token."""
         return self._at
 
     def take(self, *kinds: str) -> Token | None:
@@ -113,7 +113,7 @@ class Scanner:
         return token
 
     def end(self) -> None:
-        """Nothing may follow."""
+        """Raise unless the text ends here."""
         if self._at < len(self._text):
             self._expected.add(END)
             raise self.unexpected()
@@ -130,7 +130,7 @@ class Scanner:
             raise QueryError(error.message, hint=error.hint, position=token.position) from None
 
     def unexpected(self) -> QueryError:
-        """The error of a text that does not go on with anything that was tried."""
+        """The error for a text that does not continue with any of the tokens that were tried."""
         at, text = self._at, self._text
         hint = f"{self._meant()}expected {expected_words(self._expected, self._what)}{self._about_names()}"
         if at >= len(text):
@@ -158,14 +158,14 @@ class Scanner:
         return self._text[self._at : end] if end else None
 
     def _meant(self) -> str:
-        """A guess, when the next word is nearly a keyword that could stand here."""
+        """A guess, if the next word is nearly a keyword that is valid here."""
         word = _ALMOST.match(self._text, self._at)
         keywords = sorted(kind for kind in self._expected if kind not in _CALLED)
         near = closest(word[0].upper(), keywords, cutoff=0.7) if word else None
         return f"did you mean {near}? " if near else ""
 
     def _about_names(self) -> str:
-        """What to add about a keyword that was read as a name, or a name that was read as a keyword."""
+        """A hint about a keyword that was read as a name, or a name that was read as a keyword."""
         before = self._before
         if before is None:
             return ""

@@ -1,4 +1,4 @@
-"""What a condition comes to: true, false or unknown.
+"""Evaluates a condition: true, false or unknown.
 
 The rules, for every engine that evaluates conditions:
 
@@ -10,9 +10,9 @@ The rules, for every engine that evaluates conditions:
 - A record passes only when the condition is true.
 - Where a field is a list (in a payload), a test holds when one of its values passes it.
 
-`evaluate` says how a condition is put together from its tests; `truth` also says what a test of one value
-comes to. Numbers are compared exactly, but for a float: that is compared with the double nearest to the
-literal. Text is compared by code points.
+`evaluate` combines the results of the tests of a condition; `truth` also evaluates the test of one value.
+Numbers are compared exactly, but for a float: that is compared with the double nearest to the literal. Text
+is compared by code points.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Logic(Protocol[B]):
 
 
 def evaluate(condition: AnyCondition[T, V], test: Callable[[Test[T, V]], B], logic: Logic[B]) -> B:
-    """Puts together what `test` makes of the tests of a condition; it never sees `!=` or a negated test."""
+    """Combine the results that `test` gives for the tests of a condition; it never gets `!=` or a negated
+    test."""
     match condition:
         case Not(term):
             return logic.negated(evaluate(term, test, logic))
@@ -82,7 +83,7 @@ def evaluate(condition: AnyCondition[T, V], test: Callable[[Test[T, V]], B], log
 
 
 class _Truths:
-    """Of one record: True, False, or None for unknown."""
+    """The logic of one record: True, False, or None for unknown."""
 
     def negated(self, term: bool | None) -> bool | None:
         return None if term is None else not term

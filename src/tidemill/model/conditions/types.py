@@ -45,7 +45,7 @@ class WrongType:
 
 
 def wrong_types(test: FieldTest, types: Mapping[str, str]) -> Iterator[WrongType]:
-    """`types` are the declared ones, by field."""
+    """The literals of a test that have the wrong type; `types` are the declared types, by field."""
     name = test.operand.text
     kind = _KINDS.get(types.get(name, "any"))
     for literal in values_of_test(test):
@@ -54,7 +54,7 @@ def wrong_types(test: FieldTest, types: Mapping[str, str]) -> Iterator[WrongType
 
 
 def check_types(condition: Condition | None, types: Mapping[str, str]) -> None:
-    """Raises the first of them."""
+    """Raise the first of them as an error."""
     for test in tests_in(condition):
         for wrong in wrong_types(test, types):
             raise QueryError(wrong.message(), hint=wrong.hint, position=wrong.literal.position)

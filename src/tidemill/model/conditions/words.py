@@ -1,5 +1,5 @@
-"""Single words of a condition, read and written: strings, numbers, names. Each has a bound, and no number is
-ever rounded. A condition is written as the text that is read back as the same condition.
+"""Reads and writes single tokens of a condition: strings, numbers, names. Each is bounded, and no number is
+ever rounded. A condition is written as text that is read back as the same condition.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def unquote_plain(token: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """What `unquote` reads as `text`."""
+    """The string that `unquote` reads as `text`."""
     for plain, written in (("\\", "\\\\"), ("'", "''"), ("\n", "\\n"), ("\t", "\\t")):
         text = text.replace(plain, written)
     return f"'{text}'"
@@ -90,13 +90,13 @@ def is_open(pattern: str) -> bool:
 
 
 def kind_of(value: Scalar) -> str:
-    """What a literal is, for people."""
+    """The kind of a literal, as text for people."""
     return "a string" if isinstance(value, str) else "a boolean" if isinstance(value, bool) else "a number"
 
 
 def path_of(text: str) -> Path:
-    """The path that a name in a document says: as in the text, but any character other than a dot or a
-    backtick can stand bare, since the document has quotes of its own."""
+    """The path of a name in a document: as in the text, but any character other than a dot or a backtick
+    needs no backticks, since the document has quotes of its own."""
     segments, at = list[str](), 0
     while match := _SEGMENT.match(text, at):
         inside, bare = match.groups()

@@ -75,7 +75,7 @@ def dataset_metadata(stream: Stream, texts: Sequence[str | None]) -> dict[str, o
     }
     for text in texts:
         if text is not None:
-            metadata |= _said(text)
+            metadata |= _valid_metadata(text)
     return metadata
 
 
@@ -104,21 +104,21 @@ def _id(kind: str, key: WindowKey, revision: int, content: str) -> str:
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()
 
 
-def _said(text: str) -> dict[str, object]:
+def _valid_metadata(text: str) -> dict[str, object]:
     """The valid part of what a sender attached. The rest is ignored: metadata must not block a dataset."""
     try:
-        said = json.loads(text)
+        metadata = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    if isinstance(said, dict) and isinstance(said.get("dataset"), dict):
-        said = said["dataset"]  # nested as in an IngestDataCommand
-    if not isinstance(said, dict):
+    if isinstance(metadata, dict) and isinstance(metadata.get("dataset"), dict):
+        metadata = metadata["dataset"]  # nested as in an IngestDataCommand
+    if not isinstance(metadata, dict):
         return {}
     usable: dict[str, object] = {}
-    description, keywords, links = (said.get(k) for k in ("description", "keywords", "source_links"))
+    description, keywords, links = (metadata.get(k) for k in ("description", "keywords", "source_links"))
     if _is_text(description):
         usable["description"] = description
-    if isinstance(keywords, list) and all(_is_text(word) for word in keywords):
+    if isinstance(keywords, list) and all(_is_text(keyword) for keyword in keywords):
         usable["keywords"] = keywords
     if isinstance(links, list):
         with suppress(ValidationError):

@@ -73,10 +73,10 @@ class Builders:
     def __init__(self, builders: BuildContext, concurrency: int | None = None) -> None:
         self.dataset_builders = builders
         self.concurrency = builders.settings.concurrency if concurrency is None else concurrency
-        self._who = new_holder(builders.warehouse)
+        self._holder = new_holder(builders.warehouse)
         self._held: dict[str, list[WindowKey]] = {}
         self._guard = threading.Lock()
-        self._file = HolderFile(builders.warehouse, self._who)
+        self._file = HolderFile(builders.warehouse, self._holder)
         self._watch: LeaseWatch | None = None
         self._recent: Recent | None = None
 
@@ -96,7 +96,7 @@ class Builders:
         outcomes: list[BuildOutcome] = []
 
         def work(number: int) -> None:
-            owner = owner_of(self._who, number)
+            owner = owner_of(self._holder, number)
             try:
                 while not (stop is not None and stop.is_set()):
                     done = self._one_run(owner, clock, budget, turns)
@@ -164,8 +164,8 @@ class Builders:
         while (turn := turns.next()) is not None:
             name, number = turn
             waiting = builders.state.queue_length(name)
-            wanted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
-            if wanted == 0:
+            granted = budget.grant(max(1, min(RUN, waiting // (2 * self.concurrency))))
+            if granted == 0:
                 return []
             newest = waiting > BACKLOG and number % BOTH_ENDS == 1
             until = now + builders.settings.lease
@@ -173,13 +173,13 @@ class Builders:
                 owner,
                 now,
                 until,
-                wanted,
+                granted,
                 [name],
                 newest=newest,
                 void=self._void(now),
                 longest=builders.settings.max_retry_delay,
             )
-            budget.give_back(wanted - len(builds))
+            budget.give_back(granted - len(builds))
             if builds:
                 return builds
             turns.drop(name)
@@ -345,11 +345,11 @@ class _Budget:
         self._left = limit
         self._guard = threading.Lock()
 
-    def grant(self, wanted: int) -> int:
+    def grant(self, most: int) -> int:
         with self._guard:
             if self._left is None:
-                return wanted
-            granted = min(wanted, self._left)
+                return most
+            granted = min(most, self._left)
             self._left -= granted
             return granted
 

@@ -25,7 +25,7 @@ from tidemill.outputs.datasets.dataset import (
     metadata_text,
     read_dataset,
     read_schema,
-    said_of_itself,
+    stored_metadata,
 )
 from tidemill.outputs.datasets.empty import empty_datasets
 from tidemill.storage import layout
@@ -47,8 +47,8 @@ class DatasetFile:
         return cls(path, read_schema(path))
 
     @property
-    def said(self) -> dict[str, object]:
-        return said_of_itself(self.path, self.schema)
+    def metadata(self) -> dict[str, object]:
+        return stored_metadata(self.path, self.schema)
 
 
 def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
@@ -58,7 +58,7 @@ def open_dataset(warehouse: Path, dataset: Dataset) -> DatasetFile:
     schema = read_schema(path)
     if not layout.is_empty_dataset(dataset.file):
         return DatasetFile(path, schema)
-    types = fields_in(said_of_itself(path, schema), "schema")
+    types = fields_in(stored_metadata(path, schema), "schema")
     footer = DatasetFooter(
         key=dataset.key,
         revision=dataset.revision,

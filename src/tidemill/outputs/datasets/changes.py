@@ -94,8 +94,8 @@ def changes_between(
         counts[REMOVED] += removed
         counts[ADDED] += changed.num_rows - removed
         unchanged += before.num_rows - removed
-        wanted = changed.slice(max(0, offset - seen), max(0, limit + 1 - len(rows)))
-        rows += [(row.pop(_CHANGED), row) for row in wanted.to_pylist()]
+        page = changed.slice(max(0, offset - seen), max(0, limit + 1 - len(rows)))
+        rows += [(row.pop(_CHANGED), row) for row in page.to_pylist()]
     more = len(rows) > limit
     return RevisionChanges(
         new.key, old, new, counts[ADDED], counts[REMOVED], unchanged, names, rows[:limit], more
@@ -122,9 +122,9 @@ def _batches(
         return
     for batch in read_batches(open_dataset(warehouse, dataset).path):
         rows = pa.Table.from_batches([batch]).select(list(names)).replace_schema_metadata(None)
-        mine = rows if tenant is None else rows.filter(pc.equal(rows.column("tenant"), tenant))
-        if mine.num_rows:
-            yield mine
+        own = rows if tenant is None else rows.filter(pc.equal(rows.column("tenant"), tenant))
+        if own.num_rows:
+            yield own
 
 
 def _stretches(old: Iterator[pa.Table], new: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, pa.Table]]:
@@ -148,13 +148,13 @@ class _Pile:
 
     def __init__(self, batches: Iterator[pa.Table]) -> None:
         self._batches = batches
-        self._wanted = _AT_ONCE
+        self._enough = _AT_ONCE
         self.rows: pa.Table | None = None
         self.over = False
 
     def fill(self) -> bool:
         """Read until enough rows are held; whether there are any."""
-        while not self.over and (self.rows is None or self.rows.num_rows < self._wanted):
+        while not self.over and (self.rows is None or self.rows.num_rows < self._enough):
             found = next(self._batches, None)
             self.over = found is None
             if found is not None:
@@ -162,7 +162,7 @@ class _Pile:
         return self.rows is not None and self.rows.num_rows > 0
 
     def grow(self) -> None:
-        self._wanted *= 2
+        self._enough *= 2
 
     @property
     def last(self) -> int | None:

@@ -1,8 +1,8 @@
-"""The checksum of a dataset: a CRC-32, which its file states in its metadata.
+"""The checksum of a dataset: a CRC-32 that is stored in the metadata of its file.
 
 The metadata of an Arrow file is in the schema that it begins with and in the footer that it ends with. The
-digits of the checksum are in both; they count as zeros in it, so a file can be checked by itself, whoever has
-it. Files that earlier versions wrote state none: their checksum is that of all their bytes.
+digits of the checksum are in both; they count as zeros in it, so anyone can check a file by itself. Files
+that earlier versions wrote have none: their checksum is that of all their bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PIECE: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileChecksum:
-    """What the bytes of a file give, and what the file states: twice, or not at all if it is of an earlier
-    version."""
+    """The checksum computed from the bytes of a file, and the one stored in it: twice, or not at all if an
+    earlier version wrote it."""
 
     found: str
     stated: tuple[str, ...]
@@ -37,13 +37,13 @@ class FileChecksum:
         return self.stated[-1] if self.stated else self.found
 
     def is_whole(self, expected: str | None = None) -> bool:
-        """Whether the file is what was written; `expected` is what others know of it."""
+        """Whether the file is what was written; `expected` is the checksum recorded elsewhere."""
         agrees = not self.stated or self.stated == (self.found, self.found)
         return agrees and expected in (None, self.found)
 
 
 def checksum(content: bytes) -> str:
-    """Of a file that states none."""
+    """The checksum of the content of a file that stores none."""
     return _text(zlib.crc32(content))
 
 
@@ -60,7 +60,7 @@ def checksum_of(path: Path) -> FileChecksum:
 
 
 def stated_in(path: Path) -> str | None:
-    """The checksum that a file states; nothing else of it is read."""
+    """The checksum stored in a file; nothing else of it is read."""
     with path.open("rb") as file:
         return next(reversed(_digits(file).values()), None)
 
@@ -89,8 +89,8 @@ def _summed(file: BinaryIO, length: int | None, before: int) -> int:
 
 
 def _digits(file: BinaryIO) -> dict[int, str]:
-    """The digits of the checksum by their offsets, ascending. None, if the text is not in a place once: then
-    a column has it in its description, too."""
+    """The digits of the checksum by their offsets, ascending. None if the text does not occur exactly once in
+    each: then it is also in the description of a column."""
     size = file.seek(0, os.SEEK_END)
     if size < _HEAD.size + _TAIL.size:
         file.seek(0)

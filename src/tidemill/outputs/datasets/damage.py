@@ -88,7 +88,7 @@ class DamageWatch:
         self._damaged: dict[str, dict[WindowKey, str]] = {}
         self._reading = DamageReading()
 
-    def look(self, stream: str, *, busy: bool = False) -> int:
+    def check_next(self, stream: str, *, busy: bool = False) -> int:
         """Check the next few datasets of the stream; how many are known to be damaged."""
         start = self._position(stream)
         limit = min(AT_ONCE, WHILE_BUSY) if busy else AT_ONCE

@@ -64,7 +64,7 @@ LAYOUT: Final = Layout(3, "zstd", LEAST_ROWS)
 LAYOUTS: Final = {layout.number: layout for layout in (FIRST_LAYOUT, SECOND_LAYOUT, LAYOUT)}
 
 
-# -- what a file says of itself
+# -- the metadata of a file
 
 
 def dataset_schema(stream: Stream) -> pa.Schema:
@@ -198,8 +198,8 @@ class Content:
             layout=self.layout.number,
             deltas=self.deltas,
         )
-        said = footer.to_footer() | ({FIELD: UNSET} if self.layout.states_checksum else {})
-        return dataset_schema(self.stream).with_metadata({METADATA_KEY: metadata_text(said)})
+        fields = footer.to_footer() | ({FIELD: UNSET} if self.layout.states_checksum else {})
+        return dataset_schema(self.stream).with_metadata({METADATA_KEY: metadata_text(fields)})
 
 
 def declared_types(stream: Stream) -> dict[str, str]:
@@ -210,9 +210,9 @@ def declared_types(stream: Stream) -> dict[str, str]:
     }
 
 
-def metadata_text(said: Mapping[str, object]) -> bytes:
+def metadata_text(fields: Mapping[str, object]) -> bytes:
     """Metadata as text; equal for equal facts."""
-    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def read_schema(path: Path) -> pa.Schema:
@@ -225,13 +225,13 @@ def read_schema(path: Path) -> pa.Schema:
             raise foreign(path) from error
 
 
-def said_of_itself(path: Path, schema: pa.Schema | None = None) -> dict[str, object]:
+def stored_metadata(path: Path, schema: pa.Schema | None = None) -> dict[str, object]:
     """The metadata of a dataset file; StorageError if it is not one of ours."""
     metadata = (schema or read_schema(path)).metadata or {}
-    said: object = json.loads(metadata.get(METADATA_KEY, b"null"))
-    if not isinstance(said, dict) or said.get("kind") != _KIND:
+    fields: object = json.loads(metadata.get(METADATA_KEY, b"null"))
+    if not isinstance(fields, dict) or fields.get("kind") != _KIND:
         raise foreign(path)
-    return said
+    return fields
 
 
 def foreign(path: Path) -> StorageError:
@@ -244,7 +244,7 @@ def foreign(path: Path) -> StorageError:
 
 def layout_of(path: Path) -> Layout:
     """The layout that a dataset file was written with."""
-    return LAYOUTS[number_in(said_of_itself(path), "layout", FIRST_LAYOUT.number)]
+    return LAYOUTS[number_in(stored_metadata(path), "layout", FIRST_LAYOUT.number)]
 
 
 def read_dataset(warehouse: Path, file: str) -> Dataset:
@@ -255,24 +255,24 @@ def read_dataset(warehouse: Path, file: str) -> Dataset:
 def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
     path = warehouse / file
     try:
-        said = DatasetFooter.from_footer(said_of_itself(path, schema))
+        footer = DatasetFooter.from_footer(stored_metadata(path, schema))
     except StorageError as error:
         raise foreign(path) from error
-    if file != paths.dataset(said.key, said.revision) or set_hash(said.slices) != said.hash:
+    if file != paths.dataset(footer.key, footer.revision) or set_hash(footer.slices) != footer.hash:
         raise foreign(path)
     with storage_errors("read the dataset", path):
         size = path.stat().st_size
     return Dataset(
-        key=said.key,
-        revision=said.revision,
-        hash=said.hash,
-        slices=said.slices,
-        rows=said.rows,
+        key=footer.key,
+        revision=footer.revision,
+        hash=footer.hash,
+        slices=footer.slices,
+        rows=footer.rows,
         bytes=size,
         file=file,
-        sealed=0 if said.sealed else None,
+        sealed=0 if footer.sealed else None,
         columns=columns_name(schema),
-        deltas=said.deltas,
+        deltas=footer.deltas,
     )
 
 
@@ -284,8 +284,8 @@ def with_checksum(warehouse: Path, dataset: Dataset) -> Dataset:
         return replace(dataset, checksum=stated_in(path) or checksum_of(path).found)
 
 
-def _delta_stats(said: object) -> DeltaStats | None:
-    return DeltaStats(**said) if isinstance(said, dict) else None
+def _delta_stats(fields: object) -> DeltaStats | None:
+    return DeltaStats(**fields) if isinstance(fields, dict) else None
 
 
 # -- finding them
@@ -337,7 +337,7 @@ def published(
     """The revision that a build gets; and the dataset, if a builder that died had already published it in a
     file or, without rows, among those `recorded`."""
     revision, without_rows = build.revision, {one.revision: one for one in recorded}
-    wanted = columns_name(dataset_schema(stream))
+    columns = columns_name(dataset_schema(stream))
     while True:
         file = paths.dataset(build.key, revision)
         has_file = (warehouse / file).exists()
@@ -349,7 +349,7 @@ def published(
             revision += 1
             continue
         same = found.hash == build.desired and (found.sealed is None) == (build.seal is None)
-        if same and found.columns == wanted and _is_whole(warehouse / found.file):
+        if same and found.columns == columns and _is_whole(warehouse / found.file):
             return revision, with_checksum(warehouse, replace(found, sealed=build.seal))
         revision += 1
 

@@ -61,7 +61,8 @@ class Record:
 
 
 class EmptyDatasets:
-    """The log of one stream, read as it grows. Safe for threads; any number of processes may append."""
+    """The log of datasets without rows of one stream, read as it grows. Safe for threads; any number of
+    processes may append."""
 
     def __init__(self, warehouse: Path, stream: str) -> None:
         self._warehouse = warehouse
@@ -198,21 +199,21 @@ class EmptyDatasets:
     def _parsed(self, text: bytes) -> Record | None:
         """The record of a line; None if a crash tore it."""
         try:
-            said = json.loads(text)
-            first = WindowKey(self._stream, int(said["start"]), int(said["span"]))
+            fields = json.loads(text)
+            first = WindowKey(self._stream, int(fields["start"]), int(fields["span"]))
             like = Dataset(
                 key=first,
-                revision=int(said["revision"]),
-                hash=str(said["hash"]),
-                slices=tuple(map(str, said["slices"])),
+                revision=int(fields["revision"]),
+                hash=str(fields["hash"]),
+                slices=tuple(map(str, fields["slices"])),
                 rows=0,
-                bytes=int(said["bytes"]),
-                file=str(said["file"]),
-                sealed=0 if said["sealed"] else None,
-                columns=str(said["columns"]),
-                deltas=NO_DELTAS if said.get("deltas") else None,
+                bytes=int(fields["bytes"]),
+                file=str(fields["file"]),
+                sealed=0 if fields["sealed"] else None,
+                columns=str(fields["columns"]),
+                deltas=NO_DELTAS if fields.get("deltas") else None,
             )
-            return Record(first, int(said["count"]), like)
+            return Record(first, int(fields["count"]), like)
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -225,8 +226,8 @@ def empty_datasets(warehouse: Path, stream: str) -> EmptyDatasets:
 
 def shared_content(stream: Stream) -> bytes:
     """An Arrow file with the columns of a stream's datasets, and no rows."""
-    said = {"kind": "dataset", "stream": stream.name, "rows": 0, "schema": declared_types(stream)}
-    schema = dataset_schema(stream).with_metadata({METADATA_KEY: metadata_text(said)})
+    fields = {"kind": "dataset", "stream": stream.name, "rows": 0, "schema": declared_types(stream)}
+    schema = dataset_schema(stream).with_metadata({METADATA_KEY: metadata_text(fields)})
     sink = pa.BufferOutputStream()
     with ipc.new_file(sink, schema, options=ipc.IpcWriteOptions(compression=LAYOUT.compression)):
         pass
@@ -251,7 +252,7 @@ def _grouped(datasets: Iterable[Dataset]) -> Iterator[Record]:
 
 def _line(record: Record) -> bytes:
     like = record.like
-    said = {
+    fields = {
         "start": record.first.start,
         "span": record.first.span,
         "count": record.count,
@@ -264,4 +265,4 @@ def _line(record: Record) -> bytes:
         "file": like.file,
         **({} if like.deltas is None else {"deltas": True}),
     }
-    return json.dumps(said, separators=(",", ":")).encode()
+    return json.dumps(fields, separators=(",", ":")).encode()

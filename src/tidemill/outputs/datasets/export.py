@@ -65,16 +65,16 @@ def _schema_of(files: Sequence[DatasetFile]) -> pa.Schema:
     first = files[0]
     for file in files:
         if not file.schema.equals(first.schema):
-            ours, theirs = ({f"{f.name} {f.type}" for f in each.schema} for each in (file, first))
-            differing = ", ".join(sorted(ours ^ theirs)) or "their order"
+            columns, expected = ({f"{f.name} {f.type}" for f in each.schema} for each in (file, first))
+            differing = ", ".join(sorted(columns ^ expected)) or "their order"
             raise InputError(
                 f"the columns differ from those of {first.path}: {differing}",
                 where=str(file.path),
                 hint="the schema changed in between: export them apart, or `tidemill rebuild` the older ones",
             )
-    said = [file.said for file in files]
+    metadata = [file.metadata for file in files]
     if len(files) == 1:
         return first.schema
     kept = ("stream", "window", "start", "span", "revision", "hash", "rows")
-    about = {"kind": "export", "datasets": [{name: one[name] for name in kept} for one in said]}
+    about = {"kind": "export", "datasets": [{name: one[name] for name in kept} for one in metadata]}
     return first.schema.with_metadata({METADATA_KEY: metadata_text(about)})

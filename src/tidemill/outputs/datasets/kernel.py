@@ -193,8 +193,8 @@ def _write(unit: BuildUnit, task: _Task, rows: _Rows, number: int) -> tuple[Data
 
 
 def _failed(build: Build, error: BaseException, began: float) -> BuiltWindow:
-    said = str(error).splitlines()
-    text = said[0] if said else type(error).__name__
+    lines = str(error).splitlines()
+    text = lines[0] if lines else type(error).__name__
     return BuiltWindow(build.key, None, text, time.perf_counter() - began, False)
 
 
@@ -213,8 +213,8 @@ class _Rows:
     def __init__(self, unit: BuildUnit, group: Sequence[_Task], stack: ExitStack) -> None:
         self._sizes = unit.sizes
         self._are_deltas = unit.stream.kind == "delta"
-        wants = wanted([task.build for task in group])
-        self.reader = WindowRowReader(unit.stream, wants, unit.sizes.batch, unit.recent)
+        scope = wanted([task.build for task in group])
+        self.reader = WindowRowReader(unit.stream, scope, unit.sizes.batch, unit.recent)
         self._spill: Spill | None = None
         warehouse = warehouse_path(unit.warehouse)
         pieces = sorted({piece for task in group for piece in task.pieces}, key=_position)

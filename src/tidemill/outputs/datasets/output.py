@@ -63,7 +63,9 @@ class Datasets(Simple):
 
     def refresh(self, start: RoundStart) -> Evaluated:
         done = self._dataset_builders.coordinate(self._stream, start.now, start.newest)
-        return Evaluated(done, self._dataset_builders.damage.look(self._stream.name, busy=not done.idle))
+        return Evaluated(
+            done, self._dataset_builders.damage.check_next(self._stream.name, busy=not done.idle)
+        )
 
     def verify(self, raw: RawFacts, now: int) -> Verified:
         """Check the evaluations first, then each dataset against one built again outside the warehouse."""

@@ -1,8 +1,8 @@
 """What the dataset of a window was at an instant of arrival, by the revisions that are kept. Pure.
 
 A revision is made of slices. From the instant at which the last of them had arrived, and what it lacks of the
-revision before had been retracted, the dataset is that revision, until the next one. If that is gone, nothing
-says when it began.
+revision before had been retracted, the dataset is that revision, until the next one. If that is gone, it is
+unknown when it began.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def dataset_at(kept: Sequence[KeptRevision], members: Sequence[Member], at: int,
     if found is not None and arrived != set(found.dataset.slices):
         following = kept[len(current)].dataset.revision if len(current) < len(kept) else last + 1
         if following > found.dataset.revision + 1:
-            found = None  # one of those in between may have been the dataset then
+            found = None  # a revision in between may have been the dataset then
     held = frozenset(found.dataset.slices) if found is not None else frozenset()
     newest = frozenset(kept[-1].dataset.slices) if kept else frozenset()
     return PastDataset(at, found, kept, sorted(newest - held), sorted(arrived - held))
@@ -92,5 +92,6 @@ def _arrival(name: str, arrivals: dict[str, int], find: Finds) -> int:
 
 
 def _id(name: str) -> str:
-    """Of a member: once a retraction changed what was accepted from a slice, its name is `id~n`."""
+    """The slice id of a member: once a retraction changed what was accepted from a slice, its name is
+    `id~n`."""
     return name.partition("~")[0]

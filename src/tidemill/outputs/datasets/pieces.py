@@ -24,11 +24,11 @@ _OF_ALL: Final = ("stream", "window", "start", "span", "revision")
 
 def pieces(file: DatasetFile, to: str, tenant: str | None = None) -> Iterator[bytes]:
     """The rows of a dataset, or those of one tenant, in the format `to`."""
-    said = file.said
+    metadata = file.metadata
     if tenant is None:
         as_it_is = to == "arrow" and not file.shared
         return _as_it_is(file.path) if as_it_is else _written(file.path, to, file.schema, None)
-    about = {"kind": "export", "tenant": tenant} | {name: said[name] for name in _OF_ALL}
+    about = {"kind": "export", "tenant": tenant} | {name: metadata[name] for name in _OF_ALL}
     schema = file.schema.with_metadata({METADATA_KEY: metadata_text(about)})
     return _written(file.path, to, schema, tenant)
 

@@ -72,13 +72,13 @@ class Recent:
         with self._guard:
             reading = self._kept.get(piece)
             if reading is not None:
-                mine = False
+                reads_it = False
             else:
-                mine, reading = True, Future()
+                reads_it, reading = True, Future()
                 while sum(kept.size for kept in self._kept) + piece.size > self._limit:
                     del self._kept[next(iter(self._kept))]
                 self._kept[piece] = reading
-        if mine:
+        if reads_it:
             try:
                 with open_part(piece.path, CODED) as file:
                     reading.set_result(file.read_row_group(piece.group, list(names), use_threads=False))

@@ -157,9 +157,9 @@ class WindowReader:
 
     def as_of(self, stream: str, start: int, at: int) -> PastDataset:
         """What the dataset of the window that holds `start` was at the instant of arrival `at`."""
-        story = self.window(stream, start)
-        kept = kept_revisions(story.revisions, story.members, self._state.slice)
-        return dataset_at(kept, story.members, at, story.view.window.revision)
+        details = self.window(stream, start)
+        kept = kept_revisions(details.revisions, details.members, self._state.slice)
+        return dataset_at(kept, details.members, at, details.view.window.revision)
 
     def _check_kept(self, rules: WindowRules, key: WindowKey) -> None:
         if rules.is_forgotten(key.start):
@@ -176,17 +176,17 @@ class WindowReader:
 
     def dataset(self, stream: str, at: int, revision: int | None = None) -> Dataset:
         """The dataset of the window that holds the instant `at`: a revision of it, by default the newest."""
-        story = self.window(stream, at)
-        window, status = story.view.window, {one.revision: one for one in story.revisions}
-        wanted = revision if revision is not None else window.revision if window.file is not None else None
-        if wanted is None or wanted not in status:
+        details = self.window(stream, at)
+        window, status = details.view.window, {one.revision: one for one in details.revisions}
+        number = revision if revision is not None else window.revision if window.file is not None else None
+        if number is None or number not in status:
             what = f"no revision {revision}" if revision is not None else "no dataset yet"
             have = ", ".join(map(str, status)) or "none"
             raise NotFoundError(
                 f"window {window.key.interval} of {window.key.stream} has {what}",
                 hint=f"revisions in the warehouse: {have}; `tidemill window` shows its state",
             )
-        found = status[wanted]
+        found = status[number]
         return replace(found, checksum=window.checksum) if found.file == window.file else found
 
     def outdated(self, stream: str) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 from tidemill.config import Stream
 from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, MAX_INSTANT, SECOND, Interval, align, format_instant
-from tidemill.model.windows import Evaluation, Member, Phase, Undecided, Window
+from tidemill.model.windows import Evaluation, Member, Undecided, Window
 from tidemill.outputs.datasets.dataset import columns_name, dataset_schema
 from tidemill.outputs.datasets.pending import NOTHING_PENDING, PendingSlices, pending_detail
 
@@ -244,17 +244,17 @@ def _unchanged(
     if not built and not members:
         return replace(found, withdraw=False)
     used = frozenset(member.name for member in members if member.observed) if built else frozenset()
-    stands = set_hash(used) == window.observed
+    is_current = set_hash(used) == window.observed
     late = admit(window.key.interval, members, rules, window.sealed)[1] if built else {}
     assert rules.raw_from is not None, rules
     return replace(
         found,
         used=used,
         ignored={m.name: late.get(m.name, SEALED) for m in members if m.name not in used},
-        ready=stands,
+        ready=is_current,
         desired=set_hash(used),
-        reason=None if stands else SEALED,
-        detail=None if stands else f"raw before {format_instant(rules.raw_from)} has expired",
+        reason=None if is_current else SEALED,
+        detail=None if is_current else f"raw before {format_instant(rules.raw_from)} has expired",
         check_at=None,
         blocked_by=None,
         seal=window.sealed,
@@ -345,27 +345,6 @@ def seal_of(window: Interval, used: Sequence[Member], rules: WindowRules) -> int
 def last_arrival(window: Interval, rules: WindowRules) -> int:
     """A slice that arrives later is late for the window, if the window was served by then."""
     return cutoff(window, rules) + rules.max_lateness
-
-
-def is_final(
-    window: Window,
-    members: Sequence[Member],
-    rules: WindowRules,
-    now: int,
-    pending: PendingSlices = NOTHING_PENDING,
-) -> bool:
-    """Whether nothing that still arrives, or has landed and may yet be read, can change the window: only a
-    retraction or a rebuild can."""
-    interval = window.key.interval
-    if window.phase is not Phase.BUILT:
-        return False
-    if rules.is_sealed(interval):  # its raw has expired: later slices are ignored
-        return True
-    if now <= last_arrival(interval, rules):
-        return False
-    if pending.touching(interval, last_arrival(interval, rules)):
-        return False
-    return was_served(window, members, rules)
 
 
 def has_one_on_time(window: Interval, first_arrival: int | None, rules: WindowRules) -> bool:

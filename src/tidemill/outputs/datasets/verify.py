@@ -61,12 +61,12 @@ def verify_datasets(
     known, columns = {entry.id: entry for entry in entries}, columns_name(dataset_schema(stream))
     differences: list[Difference] = []
     good: list[tuple[Window, Dataset]] = []
-    looked = 0
+    compared = 0
     for window in windows:
         if window.file is None or window.observed is None:
             continue
         is_sealed = raw_from is not None and window.key.start < raw_from
-        looked += not is_sealed
+        compared += not is_sealed
         dataset, wrong = _look(warehouse, window, known)
         differences += [(str(window.key.interval), text) for text in wrong]
         # Otherwise another set of slices is about to be built.
@@ -99,7 +99,7 @@ def verify_datasets(
     read = {path for proof in proofs for window in proof.unit.windows for path in window.raw}
     size = sum(size_of(path) for path in read)
     differences += engine.run(_prove, proofs, "verify datasets", size)
-    return looked, differences
+    return compared, differences
 
 
 def verify_sets(

@@ -68,22 +68,22 @@ def attributes(
     parts = [part for part in raw.parts if part.rows]
     if tenant is not None:
         parts = [part for part in parts if part.may_hold("tenant", tenant, tenant)]
-    events = looked = read = 0
+    events = read_entries = read = 0
     for part in sorted(parts, key=_newest, reverse=True):
         path = index_path(part, indexed)
         known = index.by_name.get(path) if index is not None else None
-        if known is None or (looked and read + known.rows > most_entries):
+        if known is None or (read_entries and read + known.rows > most_entries):
             continue
         assert index is not None
-        mine = _theirs(f"{raw.root}/{part.path}", tenant) if tenant is not None else None
+        own = _is_of_tenant(f"{raw.root}/{part.path}", tenant) if tenant is not None else None
         with index_source(f"{index.root}/{known.path}", part.rows, {}) as source:
             for name, found in seen.items():
-                _add(found, source.of(name), part.rows, mine)
-        events += part.rows if mine is None else int(np.count_nonzero(mine))
-        looked += 1
+                _add(found, source.of(name), part.rows, own)
+        events += part.rows if own is None else int(np.count_nonzero(own))
+        read_entries += 1
         read += known.rows
     listed = tuple(_attribute(name, found) for name, found in seen.items())
-    return Attributes(listed, events, looked, len(parts) - looked)
+    return Attributes(listed, events, read_entries, len(parts) - read_entries)
 
 
 def _newest(part: Part) -> tuple[int, str]:
@@ -91,19 +91,19 @@ def _newest(part: Part) -> tuple[int, str]:
     return (found if isinstance(found, int) else 0), part.path
 
 
-def _theirs(path: str, tenant: str) -> Mask:
+def _is_of_tenant(path: str, tenant: str) -> Mask:
     with open_part(path, metadata=metadata_of(path)) as file:
         column = file.read(["tenant"], use_threads=False).column("tenant")
     return np.asarray(pc.equal(column.cast(pa.string()), tenant).combine_chunks())
 
 
-def _add(seen: _Seen, groups: Sequence[EntryGroup], rows: int, mine: Mask | None) -> None:
+def _add(seen: _Seen, groups: Sequence[EntryGroup], rows: int, own: Mask | None) -> None:
     has = np.zeros(rows, np.bool_)
     for group in groups:
         if group.kind not in KINDS:
             continue
         holding = group.rows()
-        keep = mine[holding] if mine is not None else None
+        keep = own[holding] if own is not None else None
         if keep is not None:
             holding = holding[keep]
         if not holding.size:

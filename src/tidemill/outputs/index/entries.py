@@ -97,9 +97,9 @@ def _positions(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator
         low: Edge | None = None
         high: Edge | None = None
         if kind in (NUMBER, STRING, BOOLEAN):
-            said = group.column(column["number" if kind == NUMBER else "text"]).statistics
-            if said is not None and said.has_min_max:
-                low, high = _edge(said.min), _edge(said.max)
+            statistics = group.column(column["number" if kind == NUMBER else "text"]).statistics
+            if statistics is not None and statistics.has_min_max:
+                low, high = _edge(statistics.min), _edge(statistics.max)
         yield path, _Position(number, kind, low, high, group.num_rows)
 
 
@@ -114,8 +114,8 @@ def metadata_of(path: str) -> pq.FileMetaData:
 
 def _written(path: str) -> tuple[int, int]:
     with part_errors(path):
-        said = local_copy(path).stat()
-    return said.st_size, said.st_mtime_ns
+        status = local_copy(path).stat()
+    return status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=256)

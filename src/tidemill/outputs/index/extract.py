@@ -247,8 +247,8 @@ def _has_nulls(file: pq.ParquetFile, leaf: str) -> bool:
     schema = file.schema
     position = next(number for number in range(len(schema)) if schema.column(number).path == leaf)
     groups = (file.metadata.row_group(group) for group in range(file.num_row_groups))
-    said = (group.column(position).statistics for group in groups)
-    return any(each is None or not each.has_null_count or each.null_count for each in said)
+    statistics = (group.column(position).statistics for group in groups)
+    return any(each is None or not each.has_null_count or each.null_count for each in statistics)
 
 
 class Extraction:

@@ -75,13 +75,13 @@ class Indexer:
         if self._settled == versions and (self._due is None or now < self._due):
             return Indexed(version=self.table.version)
         self.table.clean_staging()
-        wanted = self._wanted(now)
+        desired = self._desired(now)
         current = self.table.snapshot().by_name
-        missing = [raw for path, raw in wanted.items() if path not in current]
-        gone = [part for path, part in current.items() if path not in wanted]
+        missing = [raw for path, raw in desired.items() if path not in current]
+        gone = [part for path, part in current.items() if path not in desired]
         entries = self._replace(missing, gone, now) if missing or gone else 0
         self._settled = (versions[0], self.table.version)
-        self._due = self._next_expiry(wanted.values())
+        self._due = self._next_expiry(desired.values())
         return Indexed(len(missing), len(gone), entries, self.table.version)
 
     def rebuild(self, now: int, span: Interval | None = None) -> Indexed:
@@ -91,9 +91,9 @@ class Indexer:
         self.table.refresh()
         self.table.clean_staging()
         self._settled = None
-        wanted = {path: raw for path, raw in self._wanted(now).items() if touches(raw, span)}
+        desired = {path: raw for path, raw in self._desired(now).items() if touches(raw, span)}
         current = self.table.snapshot().by_name
-        again = {path: raw for path, raw in wanted.items() if path in current}
+        again = {path: raw for path, raw in desired.items() if path in current}
         built = self._build(list(again.values()))
         other = [
             current[path]
@@ -113,31 +113,31 @@ class Indexer:
         """Make every index part again, outside the table, and compare bytes."""
         self.raw.refresh()
         self.table.refresh()
-        wanted = self._wanted(now)
+        desired = self._desired(now)
         current = self.table.snapshot().by_name
         found = [
             IndexDifference(path, f"is missing for {raw.path}")
-            for path, raw in wanted.items()
+            for path, raw in desired.items()
             if path not in current
         ]
-        found += [IndexDifference(path, "belongs to no raw part") for path in current if path not in wanted]
+        found += [IndexDifference(path, "belongs to no raw part") for path in current if path not in desired]
         folder = self.table.staging("verify")
         units = [
             _CheckUnit(self._unit(raw, folder), str(self.table.root / current[path].path))
-            for path, raw in wanted.items()
+            for path, raw in desired.items()
             if path in current
         ]
         try:
-            found += self.engine.run(_check, units, "verify index", sum(raw.size for raw in wanted.values()))
+            found += self.engine.run(_check, units, "verify index", sum(raw.size for raw in desired.values()))
         finally:
             remove_tree(folder)
         return sorted(found, key=lambda difference: difference.part)
 
     # -- desired
 
-    def _wanted(self, now: int) -> dict[str, Part]:
+    def _desired(self, now: int) -> dict[str, Part]:
         """The paths of the index parts that should exist, each with its raw part."""
-        return wanted_parts(self.stream, self.raw.snapshot().parts, now)
+        return desired_parts(self.stream, self.raw.snapshot().parts, now)
 
     def _next_expiry(self, parts: Iterable[Part]) -> int | None:
         kept = self.stream.retention.index
@@ -180,7 +180,7 @@ class Indexer:
         )
 
 
-def wanted_parts(stream: Stream, parts: Iterable[Part], now: int) -> dict[str, Part]:
+def desired_parts(stream: Stream, parts: Iterable[Part], now: int) -> dict[str, Part]:
     """The paths of the index parts that should exist, each with its raw part."""
     if not stream.indexed:
         return {}
@@ -217,7 +217,7 @@ def _same(built: Path, other: Path) -> bool:
         raise StorageError(
             f"cannot read: {error.strerror}",
             where=str(other),
-            hint="look at the disk, then run the same again",
+            hint="check the disk, then run the same again",
         ) from error
 
 

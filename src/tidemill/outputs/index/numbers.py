@@ -44,10 +44,10 @@ def key_of(text: str) -> Key:
         return 0.0, exact
     nearest = float(exact) if size <= _FAR else math.copysign(math.inf, -1 if negative else 1)
     if exponent >= 0:
-        stands = len(digits) <= _DIGITS and math.isfinite(nearest)
+        is_exact = len(digits) <= _DIGITS and math.isfinite(nearest)
     else:
-        stands = Decimal(repr(nearest)) == Decimal(exact)
-    return nearest + 0.0, None if stands else exact  # + 0.0: turns a negative zero into zero
+        is_exact = Decimal(repr(nearest)) == Decimal(exact)
+    return nearest + 0.0, None if is_exact else exact  # + 0.0: turns a negative zero into zero
 
 
 def key_of_decimal(value: Decimal | int) -> Key:

@@ -94,6 +94,6 @@ def in_folder(partition: Mapping[str, str], name: str) -> str:
 
 
 def index_name(raw: Part, paths: Sequence[str]) -> str:
-    said = json.dumps([FORMAT, raw.path, raw.size, raw.rows, sorted(set(paths))])
-    digest = hashlib.blake2b(said.encode(), digest_size=6).hexdigest()
+    identity = json.dumps([FORMAT, raw.path, raw.size, raw.rows, sorted(set(paths))])
+    digest = hashlib.blake2b(identity.encode(), digest_size=6).hexdigest()
     return f"{Path(without_checksums(raw.path)).stem}-{digest}.parquet"

@@ -35,16 +35,16 @@ def history_files(
         warehouse, path, FileKind.OBSERVATIONS, stream, check_log, lambda: _is_damaged(folder, state)
     )
     try:
-        standing = read_log(folder, state)
+        current = read_log(folder, state)
     except StorageError:
         return  # reported by the check of the log
-    for each in standing.sets.values():
+    for each in current.sets.values():
         for file in each.names:
             yield StoredFile(
                 warehouse, folder / file, FileKind.OBSERVATIONS, stream, check_file,
                 partial(_is_named, folder, state, file),
             )  # fmt: skip
-    for metric, declared in metrics.items() if standing.sets else ():
+    for metric, declared in metrics.items() if current.sets else ():
         if declared.max_cardinality is not None:
             admitted_keys = layout.admitted_keys(folder, metric)
             yield StoredFile(

@@ -44,7 +44,7 @@ def write_observations(path: Path, observations: pa.Table) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ObjectSpans:
     """Objects by key, ascending, each with a span of time."""
 
     high: Words
@@ -53,20 +53,20 @@ class Asked:
     last: Ints
 
 
-def asked(observations: pa.Table) -> Asked:
+def object_spans(observations: pa.Table) -> ObjectSpans:
     """The objects of sorted observations, each from its first to its last."""
     high, low, time = (one(observations.column(name)).to_numpy() for name in ("high", "low", "time"))
     begins = np.ones(high.size, np.bool_)
     begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     first = np.flatnonzero(begins)
     last = np.append(first[1:], high.size) - 1 if high.size else first
-    return Asked(high[first], low[first], time[first], time[last])
+    return ObjectSpans(high[first], low[first], time[first], time[last])
 
 
 def histories_of(
     metric: Metric,
     observation_files: Sequence[str],
-    objects: Asked,
+    objects: ObjectSpans,
     keys: tuple[int, int],
     before: int | None = None,
 ) -> pa.Table:
@@ -212,12 +212,12 @@ class ObservationLog:
         if known is not None and chain.head.lines < known.lines:
             what = f"it has {chain.head.lines} lines, and {known.lines} were written to it"
             raise DamageError(what, where=self._name)
-        said = self._parsed(texts)
-        if not said or self._made_for not in (None, said[0].get("made_for")):
+        lines = self._parsed(texts)
+        if not lines or self._made_for not in (None, lines[0].get("made_for")):
             return
-        for line in said[1:]:
+        for line in lines[1:]:
             self._apply(line)
-        self._lines, self._head = len(said), chain.head
+        self._lines, self._head = len(lines), chain.head
         # A process died while writing, and its line does not count; or an earlier version wrote the file.
         if self._state is not None and not (whole and chain.is_chained):
             self._write_anew()
@@ -233,12 +233,12 @@ class ObservationLog:
     def _parsed(self, texts: Sequence[bytes]) -> list[dict[str, object]]:
         """The lines without what the chain adds to them."""
         try:
-            said = [json.loads(text) for text in texts]
+            lines = [json.loads(text) for text in texts]
         except ValueError as error:
             raise DamageError(f"a line is not valid JSON: {error}", where=self._name) from error
-        for line in said:
+        for line in lines:
             line.pop("chain", None)
-        return said
+        return lines
 
     @property
     def is_there(self) -> bool:
@@ -300,11 +300,11 @@ class ObservationLog:
         """Delete files that are not current."""
         if not self.folder.is_dir():
             return
-        standing = {name for each in self.sets.values() for name in each.names} | keep
+        current = {name for each in self.sets.values() for name in each.names} | keep
         gone = [
             p
             for p in self.folder.iterdir()
-            if p.suffix in (layout.OBSERVATIONS_SUFFIX, layout.TEMPORARY_SUFFIX) and p.name not in standing
+            if p.suffix in (layout.OBSERVATIONS_SUFFIX, layout.TEMPORARY_SUFFIX) and p.name not in current
         ]
         for path in gone:
             path.unlink(missing_ok=True)

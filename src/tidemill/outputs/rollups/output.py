@@ -205,7 +205,7 @@ class Rollups:
         return lost
 
     def _for_good(self, parts: Collection[str]) -> list[TileState]:
-        """The tiles in these parts that cannot be made again. None can that stands above one of them."""
+        """The tiles in these parts that cannot be made again. A tile above one of them cannot either."""
         horizons = horizons_of(self._warehouse, self._stream.name)
         lost: list[TileState] = []
         gone = {level: list(spans) for level, spans in horizons.lost.items()}
@@ -260,8 +260,8 @@ class Rollups:
             self._roller().catch_up()  # makes again what is missing
 
     def _from_raw(self, parts: Collection[str]) -> list[Interval]:
-        """The spans of tiles in these parts that are made again of raw: the levels below have let go of what
-        they are made of."""
+        """The spans of tiles in these parts that are made again from raw, because the levels below have
+        expired there."""
         horizons, state = horizons_of(self._warehouse, self._stream.name), self._warehouse.state
         starts = {
             LEVELS[-1].tile_of(tile.key.start)
@@ -272,8 +272,8 @@ class Rollups:
         return joined(Interval(start, start + LEVELS[-1].tile) for start in sorted(starts))
 
     def _lose_for_good(self, tiles: Sequence[TileState], now: int) -> None:
-        """Tiles that cannot be made again are known by the state alone, as those are that expired. So are, as
-        soon as they change, those above that still will: they could not be made of the tiles below them."""
+        """Record tiles that cannot be made again in the state alone, like expired ones. The same for tiles
+        above them that may still change: they could not be made from the tiles below."""
         name, folder = self._stream.name, layout.rollups(self._warehouse.root, self._stream.name)
         sealed = self._warehouse.expiries.seal(name)
         losses: dict[tuple[str, str], set[int]] = {}
@@ -304,7 +304,7 @@ class Rollups:
         self._warehouse.state.apply_tiles(name, version, known)
 
     def _runs(self, level: Level, starts: Collection[int]) -> Iterator[Interval]:
-        """Tiles of a level as few spans: those that have no other tile between them are one."""
+        """Tiles of a level as few spans: neighbours are joined."""
         known = [tile.key.start for tile in self._warehouse.state.tiles(self._stream.name, level.name)]
         for is_lost, run in groupby(sorted({*known, *starts}), key=lambda start: start in starts):
             if is_lost:
@@ -335,7 +335,7 @@ class Rollups:
 
 
 def _is_open(key: TileKey, horizons: Horizons) -> bool:
-    """Whether raw has all that the tile, and all that stand above it, are made of."""
+    """Whether raw has everything that the tile, and all tiles above it, are made from."""
     return not horizons.sealed(TileKey(LEVELS[-1].name, LEVELS[-1].tile_of(key.start)))
 
 

@@ -55,7 +55,7 @@ class Horizons:
     levels: Mapping[str, int] = field(default_factory=dict)
     raw: int | None = None
     lost: Mapping[str, Sequence[Interval]] = field(default_factory=dict)  # by level: whole tiles
-    lost_raw: Sequence[Interval] = ()  # of parts of raw that are damaged, and cannot be made again
+    lost_raw: Sequence[Interval] = ()  # spans of damaged parts of raw that cannot be made again
 
     def expired(self, key: TileKey) -> bool:
         """Whether the tile is known but no longer kept: its level has expired there, or it was lost."""
@@ -103,7 +103,8 @@ class TilePlan:
     carry: list[CarryUnit] = field(default_factory=list)
     days_too: bool = True
     reasons: dict[TileKey, str] = field(default_factory=dict)
-    unkept: list[tuple[TileKey, Tile]] = field(default_factory=list)  # from now on known only by the state
+    # tiles that only the state knows from now on
+    unkept: list[tuple[TileKey, Tile]] = field(default_factory=list)
     # Parts that are replaced, with the tiles that changed.
     replaced: dict[str, list[int]] = field(default_factory=dict)
     whole: list[int] = field(default_factory=list)  # starts of 5s tiles made only from raw
@@ -219,10 +220,10 @@ class Planner:
         for tile in self._state.tiles(self._spec.stream, under.name, spans):
             known[level.tile_of(tile.key.start)][tile.key.start] = tile
         positions = [Interval(start, start + 1) for start in parents]
-        standing = {t.key.start: t for t in self._state.tiles(self._spec.stream, level.name, positions)}
+        built = {t.key.start: t for t in self._state.tiles(self._spec.stream, level.name, positions)}
         return {
             start: self._target_above(
-                TileKey(level.name, start), standing.get(start), known[start], {s: changed[s] for s in new}
+                TileKey(level.name, start), built.get(start), known[start], {s: changed[s] for s in new}
             )
             for start, new in parents.items()
         }
@@ -263,7 +264,7 @@ class Planner:
             self._plan.unkept.append((key, made))
         return _Target(made, kept, part if not again else None, again, below)
 
-    # -- who builds them
+    # -- units of work
 
     def _add_units(
         self,
@@ -289,12 +290,12 @@ class Planner:
         days = list(by_day)
         sizes = [sum(row_of[hour] for hour in by_day[day]) for day in days]
         for number, run in enumerate(spread(sizes, -(-sum(sizes) // UNIT_ROWS))):
-            its = [days[i] for i in run]
-            read = dict.fromkeys(names[hour] for day in its for hour in by_day[day])
+            group = [days[i] for i in run]
+            read = dict.fromkeys(names[hour] for day in group for hour in by_day[day])
             self._plan.hours.append(
                 HighUnit(
                     spec=self._spec,
-                    works=[self._work(HOUR_LEVEL, [levels[HOUR_LEVEL.name][day] for day in its])],
+                    works=[self._work(HOUR_LEVEL, [levels[HOUR_LEVEL.name][day] for day in group])],
                     handed=[str(handed_path(folder, name, HOUR_LEVEL)) for name in read],
                     folder=str(folder),
                     leave=None if self._plan.days_too else str(handed_path(folder, f"h{number}", DAY_LEVEL)),

@@ -21,7 +21,7 @@ from tidemill.outputs.rollups.admitted_keys import KEYS_LEFT, AdmittedKeys, keys
 from tidemill.outputs.rollups.cell_files import PARTIAL, write_partial
 from tidemill.outputs.rollups.cells import within_tiles
 from tidemill.outputs.rollups.events import read_events, read_tile_events
-from tidemill.outputs.rollups.observation_runs import asked, histories_of, write_observations
+from tidemill.outputs.rollups.observation_runs import histories_of, object_spans, write_observations
 from tidemill.outputs.rollups.observations import (
     SEEN,
     in_order,
@@ -115,7 +115,7 @@ def enter(unit: EnterUnit) -> Iterator[Entered]:
         yield Entered(metric.name, None, [])
         return
     write_observations(warehouse_path(unit.target), added)
-    before = histories_of(metric, unit.observation_files, asked(added), unit.keys)
+    before = histories_of(metric, unit.observation_files, object_spans(added), unit.keys)
     union, new = union_of(before, added)
     tiles, positions = touched_by(metric, union, new)
     if unit.cells is not None:
@@ -128,7 +128,7 @@ def _renamed(admitted_keys: AdmittedKeys | None, metric: Metric, observations: p
     return observations if admitted_keys is None else admitted_keys.renamed(metric.name, observations)
 
 
-# -- what stands in tiles
+# -- all state cells of tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def count_states(unit: HistoryUnit) -> Iterator[str]:
         tables = [table for table in tables if table.num_rows]
         if not tables:
             continue
-        objects = asked(in_order(joined([table.drop_columns(["slice"]) for table in tables])))
+        objects = object_spans(in_order(joined([table.drop_columns(["slice"]) for table in tables])))
         known = histories_of(metric, unit.observation_files.get(metric.name, ()), objects, (0, 1 << 64))
         time = one(known.column("time")).to_numpy()
         wanted = within_tiles(time, unit.tiles, BASE.tile)

@@ -217,8 +217,8 @@ class Roller:
         before = {part.path for part in self.table.snapshot().parts}
         done: list[Rebuilt] = []
         if outdated := self._outdated():
-            story = {"stream": self.stream.name}
-            log.warning("metrics were declared again: %d tiles are rebuilt", len(outdated), extra=story)
+            context = {"stream": self.stream.name}
+            log.warning("metrics were declared again: %d tiles are rebuilt", len(outdated), extra=context)
             done += [
                 tile for some in self._rounds(outdated) for tile in self._round(some, None, now, again=True)
             ]

@@ -171,14 +171,14 @@ def spec_for(stream: Stream) -> RollupSpec:
 def declared_as(stream: Stream) -> str:
     """A hash of everything that the contents of tiles depend on besides their slices."""
     used = dict.fromkeys((*stream.key_columns, *stream.number_columns))
-    said = {
+    declaration = {
         "metrics": {
             name: metric.model_dump(mode="json", by_alias=True, exclude={"policy"})  # used by queries only
             for name, metric in stream.kept_metrics.items()
         },
         "fields": {name: [stream.fields[name].type, stream.fields[name].scale] for name in used},
     }
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
+    return hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def declared_metrics(stream: Stream) -> dict[str, DeclaredMetric]:
@@ -198,11 +198,11 @@ def _declared_metric(stream: Stream, metric: Kept) -> DeclaredMetric:
     if isinstance(metric, StateMetric):
         decisive |= dict.fromkeys((metric.object, metric.state))
     apart = set() if whole else {"dimensions", "measures"}
-    said = {
+    declaration = {
         "metric": metric.model_dump(mode="json", by_alias=True, exclude={"policy", *apart}),
         "fields": {path: [stream.fields[path].type, stream.fields[path].scale] for path in decisive},
     }
-    core = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:24]
+    core = hashlib.sha256(json.dumps(declaration, sort_keys=True).encode()).hexdigest()[:24]
     columns = [dimension_id(column_name(path), stream.fields[path].type) for path in dimensions]
     columns += [
         measure_id(column_name(path), stream.fields[path].type, stream.fields[path].scale or 0)

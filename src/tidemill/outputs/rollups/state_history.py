@@ -138,7 +138,7 @@ class StateHistory:
             for batch in covered.keys() - in_raw.keys()
             if not self._state.has_batch(self.spec.stream, batch)
         }
-        if (gone or in_raw.keys() - covered.keys()) and not self._mend(observed, in_raw, covered, gone):
+        if (gone or in_raw.keys() - covered.keys()) and not self._repair(observed, in_raw, covered, gone):
             return  # accept must record some batches of raw first
         self._seen = self._raw.version
 
@@ -314,7 +314,7 @@ class StateHistory:
         self._shared = shared
         return found
 
-    def _mend(
+    def _repair(
         self,
         observed: ObservationLog,
         in_raw: Mapping[str, Sequence[str]],
@@ -355,8 +355,8 @@ class StateHistory:
         """Keep of a set what slices before a ledger offset added. Not by making it again: its raw may have
         expired."""
         kept = {batch: offset for batch, offset in old.batches.items() if offset[1] < start}
-        story = {"stream": self.spec.stream}
-        log.warning("forgetting %d batches", len(old.batches) - len(kept), extra=story)
+        context = {"stream": self.spec.stream}
+        log.warning("forgetting %d batches", len(old.batches) - len(kept), extra=context)
         if not kept:
             observed.enter(None, [old.name])
             return
@@ -413,8 +413,8 @@ class StateHistory:
             name = f"chronicle-{set_hash(taken)[:24]}"
             folder = self._raw.staging(name)
             paths = list(dict.fromkeys(path for batch in taken for path in in_raw[batch] if rows[path]))
-            story = {"stream": self.spec.stream}
-            log.info("taking %d batches up from raw", len(taken), extra=story)
+            context = {"stream": self.spec.stream}
+            log.info("taking %d batches up from raw", len(taken), extra=context)
             self._note(paths, folder, taken)
             self._enter(observed, {batch: missing[batch] for batch in taken}, seqs, folder, None)
             for path in folder.iterdir():

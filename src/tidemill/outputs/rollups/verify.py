@@ -134,25 +134,25 @@ def check_high(unit: HighCheck) -> Iterator[TileDifference]:
 def _compare(
     spec: RollupSpec, level: Level, cells: Cells, stored: Positions, passed: Passed
 ) -> Iterator[TileDifference]:
-    wanted = _not_passed(cells, level, passed)
+    expected = _not_passed(cells, level, passed)
     read: dict[str, Cells] = {}
     for path, starts in stored.items():
         try:
             read[path] = read_tiles(spec, path, starts, level.tile)
         except (OSError, pa.ArrowException) as error:
-            said = f"cannot be read: {str(error).splitlines()[0]}"
-            yield from (TileDifference(level.name, start, said) for start in starts)
+            reason = f"cannot be read: {str(error).splitlines()[0]}"
+            yield from (TileDifference(level.name, start, reason) for start in starts)
     there = sorted(start for starts in stored.values() for start in starts)
-    yield from _missing(level, of_tiles(wanted, there, level.tile, inside=False))
+    yield from _missing(level, of_tiles(expected, there, level.tile, inside=False))
     readable = sorted(start for path in read for start in stored[path])
-    wanted = of_tiles(wanted, readable, level.tile)
-    wanted = {name: table for name, table in wanted.items() if name not in passed.unknown}
-    if _same(spec, level, wanted, list(read.values())):
+    expected = of_tiles(expected, readable, level.tile)
+    expected = {name: table for name, table in expected.items() if name not in passed.unknown}
+    if _same(spec, level, expected, list(read.values())):
         return
     for path, held in read.items():
         for start in stored[path]:
-            ours = of_tiles(wanted, [start], level.tile)
-            if difference := _difference(ours, of_tiles(held, [start], level.tile)):
+            computed = of_tiles(expected, [start], level.tile)
+            if difference := _difference(computed, of_tiles(held, [start], level.tile)):
                 yield TileDifference(level.name, start, difference)
 
 
@@ -176,10 +176,10 @@ def _starts(table: pa.Table, level: Level) -> np.ndarray[tuple[int], np.dtype[np
     return bucket - bucket % level.tile
 
 
-def _same(spec: RollupSpec, level: Level, wanted: Cells, stored: Sequence[Cells]) -> bool:
+def _same(spec: RollupSpec, level: Level, expected: Cells, stored: Sequence[Cells]) -> bool:
     """Whether all tiles together hold exactly the expected cells, each in one row."""
     whole = stored[0] if len(stored) == 1 else merge(spec, stored, level.width)
-    for name, table in wanted.items():
+    for name, table in expected.items():
         if sum(cells[name].num_rows for cells in stored) != table.num_rows:
             return False
         if not _plain(table).equals(_plain(whole[name])):
@@ -187,16 +187,16 @@ def _same(spec: RollupSpec, level: Level, wanted: Cells, stored: Sequence[Cells]
     return True
 
 
-def _difference(wanted: Cells, stored: Cells) -> str | None:
-    for metric, cells in wanted.items():
-        ours, theirs = _plain(cells), _plain(stored[metric])
-        if ours.equals(theirs):
+def _difference(expected: Cells, stored: Cells) -> str | None:
+    for metric, cells in expected.items():
+        computed, in_table = _plain(cells), _plain(stored[metric])
+        if computed.equals(in_table):
             continue
-        if ours.num_rows != theirs.num_rows:
-            return f"{metric} has {theirs.num_rows} rows; raw says {ours.num_rows}"
-        for name in ours.column_names:
-            if not ours.column(name).equals(theirs.column(name)):
-                pairs = zip(ours.column(name).to_pylist(), theirs.column(name).to_pylist(), strict=True)
+        if computed.num_rows != in_table.num_rows:
+            return f"{metric} has {in_table.num_rows} rows; raw says {computed.num_rows}"
+        for name in computed.column_names:
+            if not computed.column(name).equals(in_table.column(name)):
+                pairs = zip(computed.column(name).to_pylist(), in_table.column(name).to_pylist(), strict=True)
                 row, (want, have) = next((i, pair) for i, pair in enumerate(pairs) if pair[0] != pair[1])
                 return f"row {row} of {metric}: {name} is {have}; raw says {want}"
         return f"{metric} differs"
@@ -300,8 +300,8 @@ def _hashes(builds: Sequence[TileBuild], known: Known) -> Iterator[TileDifferenc
         if level == BASE.name:
             slices = known.desired.get(start, frozenset())
             if build.slices != slices:
-                said = f"is made of {len(build.slices)} slices; raw has rows of {len(slices)}"
-                yield TileDifference(level, start, said)
+                reason = f"is made of {len(build.slices)} slices; raw has rows of {len(slices)}"
+                yield TileDifference(level, start, reason)
             elif build.hash != set_hash(slices):
                 yield TileDifference(level, start, "its hash is not that of its slices")
         elif build.hash != tiles_hash(made_of[level].get(start, {})):

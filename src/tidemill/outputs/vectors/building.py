@@ -262,8 +262,8 @@ def gather(unit: GatherUnit) -> Iterator[Gathered]:
             numbers = np.array([buckets.setdefault(n, int(bucket_of(n))) for n in names], np.int64)
             bucket = numbers[coded.indices.to_numpy()] if names else np.empty(0, np.int64)
             for number in np.unique(bucket).tolist():
-                mine = rows.filter(pa.array(bucket == number))
-                found.setdefault(f"{number:02d}", []).append(mine)
+                of_bucket = rows.filter(pa.array(bucket == number))
+                found.setdefault(f"{number:02d}", []).append(of_bucket)
     for name, pieces in sorted(found.items()):
         table = pa.concat_tables(pieces)
         target = warehouse_path(unit.folder) / f"{unit.name}-{name}.arrow"
@@ -439,7 +439,7 @@ def reads_of(keys: Sequence[Key], chains: int, reads: Mapping[Key, int]) -> Ints
     return np.array([reads.get(key, 0) for key in keys], np.int64)
 
 
-# -- what the driver asks of a bucket before it has it compacted
+# -- facts about a bucket, for the plan of a compaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,8 +202,8 @@ class Chainer:
         if width <= 0:
             raise InputError("windows of deltas have a width above zero", hint="for example --window 1h")
         since, until = (None if edge is None else arguments.instant(edge) for edge in (start, end))
-        whose, deltas = self._deltas(stream, since, until, tenant)
-        return window_batches(deltas, width, whose)
+        owner, deltas = self._deltas(stream, since, until, tenant)
+        return window_batches(deltas, width, owner)
 
     def windows(
         self,

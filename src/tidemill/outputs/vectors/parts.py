@@ -75,8 +75,8 @@ class ChainParts:
         for name in sorted(ids):
             buckets.setdefault(bucket_of(name), []).append(name)
         found = [ROWS.empty_table()]
-        for bucket, wanted in buckets.items():
-            found += self._of_bucket(chains, bucket, tenant, wanted)
+        for bucket, ids_of_bucket in buckets.items():
+            found += self._of_bucket(chains, bucket, tenant, ids_of_bucket)
         return pa.concat_tables(found)
 
     def _of_bucket(self, chains: Snapshot, bucket: str, tenant: str, ids: Sequence[str]) -> list[pa.Table]:
@@ -84,15 +84,15 @@ class ChainParts:
             {"bucket": [bucket]}, {"tenant": (tenant, tenant), "vector_id": (ids[0], ids[-1])}
         )
         assert all(in_bucket(part) == bucket for part in parts), bucket
-        wanted = pa.array(ids, pa.string())
+        names = pa.array(ids, pa.string())
         found = []
         for path in chains.paths(parts):
             for group in self._known(path).groups:
                 if group.may_hold(ids):
                     table = self._table(group)
-                    of = pc.is_in(table.column("vector_id"), value_set=wanted)
-                    mine = pc.and_(of, pc.equal(table.column("tenant"), tenant))
-                    found.append(table.filter(mine))
+                    of = pc.is_in(table.column("vector_id"), value_set=names)
+                    chosen = pc.and_(of, pc.equal(table.column("tenant"), tenant))
+                    found.append(table.filter(chosen))
         return found
 
     def _known(self, path: str) -> _Known:

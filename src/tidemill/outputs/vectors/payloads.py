@@ -41,9 +41,9 @@ def raw_rows(
             yield rows if only is None else _only(rows, only)
 
 
-def _has(slices: pa.Table, wanted: pa.Array) -> bool:
+def _has(slices: pa.Table, names: pa.Array) -> bool:
     found = pc.unique(slices.column("slice")).cast(pa.string())
-    return bool(pc.any(pc.is_in(found, wanted)).as_py())
+    return bool(pc.any(pc.is_in(found, names)).as_py())
 
 
 def _only(rows: pa.Table, only: frozenset[Key]) -> pa.Table:

@@ -39,7 +39,7 @@ Count = Callable[[str, str, Collection[str]], None]  # stream, tenant, vectors t
 
 
 @dataclass(frozen=True, slots=True)
-class ChainLook:
+class ChainSnapshot:
     """The tables and the ledger at one moment."""
 
     chains: Snapshot | None
@@ -62,14 +62,14 @@ class VectorReader:
         self,
         streams: Mapping[str, Stream],
         state: State,
-        looks: TableReaders,
+        readers: TableReaders,
         seal: Callable[[str], int | None],
         count: Count = lambda _stream, _tenant, _ids: None,
         is_pending: Callable[[str], bool] = lambda _stream: False,
     ) -> None:
         self._streams = streams
         self._state = state
-        self._looks = looks
+        self._readers = readers
         self._seal = seal
         self._count = count
         self._is_pending = is_pending
@@ -91,19 +91,25 @@ class VectorReader:
                 hint=f"ask for at most {MOST_COMPONENTS // vector.dimension} at a time",
             )
         asked = [str(name) for name in ids]
-        pending = self._is_pending(stream)  # before the look: what is decided meanwhile may not be in it
-        look = self.look(stream)
-        whose = self.tenant_of(stream, look, tenant)
+        pending = self._is_pending(stream)  # before the snapshot: what is decided meanwhile may not be in it
+        snapshot = self.snapshot(stream)
+        owner = self.tenant_of(stream, snapshot, tenant)
         names = list(dict.fromkeys(asked))
-        self._count(stream, whose, names)
-        found = self._answered(stream, vector, look, whose, names, at)
+        self._count(stream, owner, names)
+        found = self._answered(stream, vector, snapshot, owner, names, at)
         return found.table(pa.array(asked, pa.string()), vector.dimension, pending=pending)
 
     def _answered(
-        self, stream: str, vector: Vector, look: ChainLook, tenant: str, names: Sequence[str], at: int | None
+        self,
+        stream: str,
+        vector: Vector,
+        snapshot: ChainSnapshot,
+        tenant: str,
+        names: Sequence[str],
+        at: int | None,
     ) -> _Answers:
-        fresh = self.waiting_rows(look, vector, tenant, names, at)
-        rows = self.chain_rows(look, tenant, names)
+        fresh = self.waiting_rows(snapshot, vector, tenant, names, at)
+        rows = self.chain_rows(snapshot, tenant, names)
         links = linked(rows, fresh)
         answers = _Answers(names, vector)
         torn = links.torn(_EVER if at is None else at)
@@ -111,22 +117,22 @@ class VectorReader:
         if torn:
             self._check_seal(stream, rows, torn)
             answers.forget(torn)
-            again = self._from_raw(look, look.accepted, vector, tenant, torn, (None, at))
+            again = self._from_raw(snapshot, snapshot.accepted, vector, tenant, torn, (None, at))
             answers.take(linked(ROWS.empty_table(), again), at)
         return answers
 
     # -- what there is
 
-    def look(self, stream: str) -> ChainLook:
+    def snapshot(self, stream: str) -> ChainSnapshot:
         """Reads chains first, then the ledger, then raw: each has at least what the one before refers to."""
-        chains = self._looks.snapshot("chains", stream)
+        chains = self._readers.snapshot("chains", stream)
         accepted = self._ledger(stream)
-        raw = self._looks.snapshot("raw", stream)
+        raw = self._readers.snapshot("raw", stream)
         made = self.parts.made(chains, declared_as(self._streams[stream]))
         names = (entry.name for entry in accepted if entry.seq <= made.through)
         if chains is None or set_hash(names) != made.hash:
-            return ChainLook(None, raw, accepted, Made())
-        return ChainLook(chains, raw, accepted, made)
+            return ChainSnapshot(None, raw, accepted, Made())
+        return ChainSnapshot(chains, raw, accepted, made)
 
     def _ledger(self, stream: str) -> Sequence[SliceEntry]:
         """Accepted slices; read again only if something was accepted or retracted."""
@@ -140,14 +146,14 @@ class VectorReader:
             self._accepted[stream] = (key, found)
         return found
 
-    def tenant_of(self, stream: str, look: ChainLook, tenant: str | None) -> str:
+    def tenant_of(self, stream: str, snapshot: ChainSnapshot, tenant: str | None) -> str:
         """The tenant; without a name, the only one of the stream."""
         if tenant is not None:
             return tenant
         declared = self._streams[stream].tenant.value
         if declared is not None:
             return declared
-        parts = [part for part in look.raw.parts if part.rows] if look.raw is not None else []
+        parts = [part for part in snapshot.raw.parts if part.rows] if snapshot.raw is not None else []
         found = {side.get("tenant") for part in parts for side in (part.mins, part.maxs)}
         if len(found) > 1 or None in found:
             raise InputError(
@@ -157,29 +163,29 @@ class VectorReader:
 
     # -- rows
 
-    def chain_rows(self, look: ChainLook, tenant: str, names: Sequence[str]) -> pa.Table:
-        return self.parts.rows(look.chains, tenant, names)
+    def chain_rows(self, snapshot: ChainSnapshot, tenant: str, names: Sequence[str]) -> pa.Table:
+        return self.parts.rows(snapshot.chains, tenant, names)
 
     def waiting_rows(
-        self, look: ChainLook, vector: Vector, tenant: str, names: Sequence[str], at: int | None
+        self, snapshot: ChainSnapshot, vector: Vector, tenant: str, names: Sequence[str], at: int | None
     ) -> pa.Table:
         """Deltas that are accepted and in no chain yet."""
-        return self._from_raw(look, look.waiting, vector, tenant, names, (None, at))
+        return self._from_raw(snapshot, snapshot.waiting, vector, tenant, names, (None, at))
 
     def deltas(
         self, stream: str, start: int | None, end: int | None, tenant: str | None = None
     ) -> tuple[str, Deltas]:
         """A tenant, and all its accepted deltas with a time in [start, end)."""
         vector = vector_of(self._streams[stream])
-        look = self.look(stream)
-        whose = self.tenant_of(stream, look, tenant)
+        snapshot = self.snapshot(stream)
+        owner = self.tenant_of(stream, snapshot, tenant)
         span = (start, None if end is None else end - 1)
-        rows = self._from_raw(look, look.accepted, vector, whose, None, span)
-        return whose, deltas_from_rows(rows.combine_chunks())
+        rows = self._from_raw(snapshot, snapshot.accepted, vector, owner, None, span)
+        return owner, deltas_from_rows(rows.combine_chunks())
 
     def _from_raw(
         self,
-        look: ChainLook,
+        snapshot: ChainSnapshot,
         entries: Sequence[SliceEntry],
         vector: Vector,
         tenant: str,
@@ -187,7 +193,7 @@ class VectorReader:
         span: Range,  # of their times, both ends included
     ) -> pa.Table:
         slices = {entry.id for entry in entries}
-        if look.raw is None or not slices or (names is not None and not names):
+        if snapshot.raw is None or not slices or (names is not None and not names):
             return ROWS.empty_table()
         ranges: dict[str, Range] = {
             "tenant": (tenant, tenant),
@@ -196,7 +202,7 @@ class VectorReader:
         }
         only = None if names is None else frozenset((tenant, name) for name in names)
         found = [ROWS.empty_table()]
-        for path in look.raw.paths(look.raw.select(ranges=ranges)):
+        for path in snapshot.raw.paths(snapshot.raw.select(ranges=ranges)):
             found += [_within(rows, tenant, span) for rows in raw_rows(path, vector, slices, only)]
         return pa.concat_tables(found)
 
@@ -204,8 +210,8 @@ class VectorReader:
         seal = self._seal(stream)
         if seal is None:
             return
-        mine = rows.filter(pc.is_in(rows.column("vector_id"), pa.array(list(torn), pa.string())))
-        first = pc.min(mine.column("first_ts").cast(pa.int64())).as_py()
+        of_torn = rows.filter(pc.is_in(rows.column("vector_id"), pa.array(list(torn), pa.string())))
+        first = pc.min(of_torn.column("first_ts").cast(pa.int64())).as_py()
         if first is not None and first < seal:
             raise NotFoundError(
                 f"what {min(torn)!r} was then is in no chain any more, and raw before {format_instant(seal)} "
@@ -216,11 +222,11 @@ class VectorReader:
 
 def _within(rows: pa.Table, tenant: str, span: Range) -> pa.Table:
     """Rows of a tenant with a time in the span, both ends included."""
-    mine = pc.equal(rows.column("tenant"), tenant)
+    chosen = pc.equal(rows.column("tenant"), tenant)
     for end, holds in zip(span, (pc.greater_equal, pc.less_equal), strict=True):
         if end is not None:
-            mine = pc.and_(mine, holds(rows.column("ts"), pa.scalar(end, pa.int64()).cast(INSTANT)))
-    return rows.filter(mine)
+            chosen = pc.and_(chosen, holds(rows.column("ts"), pa.scalar(end, pa.int64()).cast(INSTANT)))
+    return rows.filter(chosen)
 
 
 def vector_of(stream: Stream) -> Vector:
@@ -299,8 +305,8 @@ class _Answers:
         position = pc.index_in(pa.array(list(names), pa.string()), self._names).to_numpy(zero_copy_only=False)
         self._exists[position] = self._known[position] = False
 
-    def table(self, asked: pa.Array, dimension: int, *, pending: bool) -> pa.Table:
-        position = pc.index_in(asked, self._names).to_numpy(zero_copy_only=False)
+    def table(self, names: pa.Array, dimension: int, *, pending: bool) -> pa.Table:
+        position = pc.index_in(names, self._names).to_numpy(zero_copy_only=False)
         if not np.array_equal(position, np.arange(len(self._names))):
             matrix, exists = self._matrix[position], self._exists[position]
         else:
@@ -311,11 +317,11 @@ class _Answers:
         overflow = exists & ~np.isfinite(matrix).all(axis=1) | (self._left_out[position] > 0)
         return pa.table(
             {
-                "vector_id": asked,
+                "vector_id": names,
                 "exists": pa.array(exists, mask=~exists if pending else None),
                 "ts": ts,
                 "values": values,
                 "overflow": pa.array(overflow),
-                "pending": pa.array(np.full(len(asked), pending)),
+                "pending": pa.array(np.full(len(names), pending)),
             }
         )

@@ -281,11 +281,13 @@ class ChainStore:
         """By bucket, the vectors whose chains must be made again."""
         found: dict[str, frozenset[Key]] = {}
         for bucket in sorted({each.bucket for each in fresh}):
-            mine = [each for each in fresh if each.bucket == bucket]
-            first = min(each.first for each in mine)
+            of_bucket = [each for each in fresh if each.bucket == bucket]
+            first = min(each.first for each in of_bucket)
             behind = [part for part in current.get(bucket, ()) if self._checkpoints_until(part) >= first]
             if behind:
-                unit = LateUnit([each.path for each in mine], [str(self.table.root / p.path) for p in behind])
+                unit = LateUnit(
+                    [each.path for each in of_bucket], [str(self.table.root / p.path) for p in behind]
+                )
                 keys = self.engine.run(late, [unit], "chains: late", sum(part.size for part in behind))
                 if keys:
                     found[bucket] = frozenset(keys)
@@ -432,8 +434,8 @@ class ChainStore:
 def declared_as(stream: Stream) -> str:
     """What the rows of the table depend on besides raw."""
     assert stream.vector is not None, stream.name
-    said = json.dumps([VERSION, stream.vector.model_dump(mode="json")], sort_keys=True)
-    return hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
+    declaration = json.dumps([VERSION, stream.vector.model_dump(mode="json")], sort_keys=True)
+    return hashlib.blake2b(declaration.encode(), digest_size=8).hexdigest()
 
 
 def _short(seed: str) -> str:

@@ -73,13 +73,13 @@ def _check(unit: _Unit) -> Iterator[int | ChainDifference]:
     expected = arranged(collapsed(truth, _groups(truth, deltas, held, kept), unit.vector))
     if _same(held.rows, expected.rows):
         return
-    wanted = _chains(expected)
-    for key in sorted(kept.keys() | wanted.keys()):
-        if key not in wanted:
+    chains = _chains(expected)
+    for key in sorted(kept.keys() | chains.keys()):
+        if key not in chains:
             yield ChainDifference("/".join(key), "raw has no delta of it")
         elif key not in kept:
             yield ChainDifference("/".join(key), "is missing")
-        elif not _same(held.rows.slice(*_span(kept[key])), expected.rows.slice(*_span(wanted[key]))):
+        elif not _same(held.rows.slice(*_span(kept[key])), expected.rows.slice(*_span(chains[key]))):
             yield ChainDifference("/".join(key), "its chain differs from what raw gives")
 
 
@@ -104,9 +104,9 @@ def _groups(
     times, at = truth.chains.ts.tolist(), held.chains.ts.tolist()
     merged, pending = held.rows.column("merged").to_pylist(), held.chains.pending.tolist()
     for key, (start, end) in deltas.items():
-        marked = [row for row in range(*kept.get(key, (0, 0))) if not pending[row]]
-        positions = {(times[row], ids[row]): row for row in range(start, end)} if marked else {}
-        for row in marked:
+        checkpoints = [row for row in range(*kept.get(key, (0, 0))) if not pending[row]]
+        positions = {(times[row], ids[row]): row for row in range(start, end)} if checkpoints else {}
+        for row in checkpoints:
             last = positions.get((at[row], ends[row]))
             first = last + 1 - merged[row] if last is not None else -1
             if last is not None and first >= start:  # otherwise nothing is merged, and the rows will differ

@@ -84,10 +84,10 @@ def chain_of(
     reads: int = 0,
 ) -> ChainView:
     vector = vector_of(stream)
-    look = vector_reader.look(stream.name)
-    whose = vector_reader.tenant_of(stream.name, look, tenant)
-    current = vector_reader.chain_rows(look, whose, [vector_id])
-    waiting = vector_reader.waiting_rows(look, vector, whose, [vector_id], None)
+    snapshot = vector_reader.snapshot(stream.name)
+    owner = vector_reader.tenant_of(stream.name, snapshot, tenant)
+    current = vector_reader.chain_rows(snapshot, owner, [vector_id])
+    waiting = vector_reader.waiting_rows(snapshot, vector, owner, [vector_id], None)
     found = linked(current, waiting)
     rows = pa.concat_tables([current, waiting]).take(pa.array(found.rows)).to_pylist()
     if not rows:
@@ -100,7 +100,7 @@ def chain_of(
     facts = ChainFacts([one.ts for one in links], [one.checkpoint for one in links], reads)
     return ChainView(
         stream=stream.name,
-        tenant=whose,
+        tenant=owner,
         vector_id=vector_id,
         bucket=bucket_of(vector_id),
         dimension=vector.dimension,

@@ -34,7 +34,7 @@ from tidemill.outputs.windows.codes import (
 )
 from tidemill.outputs.windows.exact import ValueRuns
 from tidemill.outputs.windows.measures import Measured, Picked, folded
-from tidemill.outputs.windows.wanted import BYTES, FIELD, LATE, NAME, TENANT, TIME, field_type
+from tidemill.outputs.windows.scopes import BYTES, FIELD, LATE, NAME, TENANT, TIME, field_type
 
 if TYPE_CHECKING:
     from tidemill.outputs.windows.assign import Assigned
@@ -120,8 +120,8 @@ class Members:
         """The results of both, one after another."""
         names = tuple(dict.fromkeys((*self.names, *other.names)))
         positions = {name: code for code, name in enumerate(names)}
-        theirs = np.array([positions[name] for name in other.names], np.int64)
-        codes = np.concatenate([self.codes, theirs[other.codes] if theirs.size else other.codes])
+        other_codes = np.array([positions[name] for name in other.names], np.int64)
+        codes = np.concatenate([self.codes, other_codes[other.codes] if other_codes.size else other.codes])
         return Members(names, np.concatenate([self.starts, other.starts + self.codes.size]), codes)
 
     def regrouped(self, number: Ints, results: int) -> Members:
@@ -178,13 +178,13 @@ def aggregated(spec: WindowSpec, rows: pa.Table, assigned: Assigned) -> tuple[di
     columns["bytes"] = pa.array(runs.sum(picked.of(integers(rows.column(BYTES)))))
     columns["closed"] = pa.array(assigned.closed[found.window])
     measured: dict[str, Measured] = {}
-    for wanted in spec.aggregates:
-        if wanted.column is None:
-            columns[VALUE + wanted.name] = columns["rows"]
+    for aggregate in spec.aggregates:
+        if aggregate.column is None:
+            columns[VALUE + aggregate.name] = columns["rows"]
             continue
-        if wanted.column not in measured:
-            measured[wanted.column] = Measured(one(rows.column(FIELD + wanted.column)), picked)
-        columns[VALUE + wanted.name] = folded(wanted, measured[wanted.column])
+        if aggregate.column not in measured:
+            measured[aggregate.column] = Measured(one(rows.column(FIELD + aggregate.column)), picked)
+        columns[VALUE + aggregate.name] = folded(aggregate, measured[aggregate.column])
     return columns, _made_of(rows, picked)
 
 

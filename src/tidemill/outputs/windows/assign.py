@@ -20,7 +20,7 @@ from tidemill.model.conditions.declared import DeclaredCondition
 from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.outputs.windows.codes import codes, combined, integers, spans, stable_order
 from tidemill.outputs.windows.loops import reaches, state_spans
-from tidemill.outputs.windows.wanted import AT, FIELD, PAST, TENANT
+from tidemill.outputs.windows.scopes import AT, FIELD, PAST, TENANT
 
 _PAIRS: Final = 1 << 22  # pairs of a row and a window that are held at once, if each row has a window
 

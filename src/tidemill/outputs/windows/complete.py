@@ -56,8 +56,8 @@ def heard_of(
     built = _built(stream.name, span, state, starts, spec.size)
     only = _closable(spec, span, starts, frozenset(window.start // span for window in built))
     hull = Interval(starts[0].start, starts[-1].end + spec.size)
-    wanted = RowScope(hull, starts=only, slices=built)
-    return after, Task(wanted, starts, only, flush=True, trigger=Trigger.COMPLETE)
+    scope = RowScope(hull, starts=only, slices=built)
+    return after, Task(scope, starts, only, flush=True, trigger=Trigger.COMPLETE)
 
 
 def _built(

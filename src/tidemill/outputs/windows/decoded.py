@@ -118,18 +118,18 @@ class RowGroups:
         """The row group, decoded unless it is cached."""
         with self._lock:
             found = self._groups.get(group)
-            mine: Future[RowGroup] | None = None
+            future: Future[RowGroup] | None = None
             if found is None:
-                found = mine = self._groups[group] = Future()
-        if mine is not None:
+                found = future = self._groups[group] = Future()
+        if future is not None:
             try:
-                mine.set_result(decode())
+                future.set_result(decode())
             except BaseException as error:
-                mine.set_exception(error)
+                future.set_exception(error)
                 with self._lock:
                     del self._groups[group]
                 raise
-            self._make_room(mine.result().nbytes)
+            self._make_room(future.result().nbytes)
         return found.result()
 
     def _make_room(self, added: int) -> None:

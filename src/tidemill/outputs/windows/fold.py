@@ -144,7 +144,7 @@ def opened_in(unit: FoldUnit) -> SessionParts | None:
     if not found.table.num_rows:
         return found
     codes, values = key_codes([found.table.column(name) for name in _named(unit.spec)])
-    return found.filter(_mine(unit, [(str(key[0]), tuple(key[1:])) for key in values])[codes])
+    return found.filter(_own_keys(unit, [(str(key[0]), tuple(key[1:])) for key in values])[codes])
 
 
 def _named(spec: WindowSpec) -> list[str]:
@@ -152,10 +152,10 @@ def _named(spec: WindowSpec) -> list[str]:
     return ["tenant", *(GROUP + name for name in spec.key)]
 
 
-def _mine(unit: FoldUnit, keys: Sequence[Key]) -> Mask:
+def _own_keys(unit: FoldUnit, keys: Sequence[Key]) -> Mask:
     """Keys of the bucket that are not disturbed."""
-    mine = [bucket_of(key, unit.buckets) == unit.bucket and key not in unit.again for key in keys]
-    return np.array(mine, np.bool_)
+    own = [bucket_of(key, unit.buckets) == unit.bucket and key not in unit.again for key in keys]
+    return np.array(own, np.bool_)
 
 
 def _floors(unit: FoldUnit, rows: pa.Table) -> Ints:
@@ -179,7 +179,7 @@ def rows_in(unit: FoldUnit) -> pa.Table:
         return rows
     old = pa.concat_tables(kept).cast(row_schema(unit.spec, unit.stream))
     codes, keys = _keys(unit.spec, old)
-    old = old.filter(pa.array(_mine(unit, keys)[codes]))
+    old = old.filter(pa.array(_own_keys(unit, keys)[codes]))
     both = pa.concat_tables([old, rows]).unify_dictionaries().combine_chunks()
     return both.sort_by([(AT, "ascending"), (SEQ, "ascending"), (LINE, "ascending")])
 
@@ -197,9 +197,9 @@ def _behind_sealed(unit: FoldUnit, rows: pa.Table, sealed: int) -> pa.Table:
     for code, last in zip(codes.tolist(), held.column("end").cast(pa.int64()).to_pylist(), strict=True):
         key = (str(values[code][0]), tuple(values[code][1:]))
         ends[key] = max(last, ends.get(key, last))
-    mine, keys = _keys(unit.spec, rows)
+    own, keys = _keys(unit.spec, rows)
     floors = np.array([ends.get(key, sealed) for key in keys], np.int64)
-    return rows.filter(pa.array(rows.column(AT).to_numpy() >= floors[mine]))
+    return rows.filter(pa.array(rows.column(AT).to_numpy() >= floors[own]))
 
 
 def _keys(spec: WindowSpec, rows: pa.Table) -> tuple[np.ndarray, list[Key]]:
@@ -221,8 +221,8 @@ def held_by(unit: FoldUnit, rows: pa.Table, opened: SessionParts | None = None) 
     if unit.buckets == 1 or not held.num_rows:
         return held
     codes, keys = key_codes([held.column("tenant"), *(held.column(column_name(name)) for name in spec.key)])
-    mine = [bucket_of((str(k[0]), tuple(k[1:])), unit.buckets) == unit.bucket for k in keys]
-    return held.filter(pa.array(np.array(mine, np.bool_)[codes]))
+    own = [bucket_of((str(k[0]), tuple(k[1:])), unit.buckets) == unit.bucket for k in keys]
+    return held.filter(pa.array(np.array(own, np.bool_)[codes]))
 
 
 def _since(unit: FoldUnit, rows: pa.Table, opened: SessionParts | None) -> dict[Key, int]:

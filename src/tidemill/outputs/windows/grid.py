@@ -35,11 +35,11 @@ class Grid:
     def _regions(self, starts: Sequence[Interval], cuts: Sequence[int]) -> list[tuple[int, int, int]]:
         edges = [-_FAR, *cuts, _FAR]
         found = []
-        for wanted in starts:
-            low = int(np.searchsorted(cuts, wanted.start, "right")) if cuts else 0
-            high = int(np.searchsorted(cuts, wanted.end, "left")) if cuts else 0
+        for span in starts:
+            low = int(np.searchsorted(cuts, span.start, "right")) if cuts else 0
+            high = int(np.searchsorted(cuts, span.end, "left")) if cuts else 0
             for bucket in range(low, high + 1):
-                start, end = max(wanted.start, edges[bucket]), min(wanted.end, edges[bucket + 1])
+                start, end = max(span.start, edges[bucket]), min(span.end, edges[bucket + 1])
                 first, last = start + -start % self._step, (end - 1) - (end - 1) % self._step
                 if first <= last:
                     found.append((first, last, bucket))

@@ -25,11 +25,11 @@ _ID: Final = 24  # characters of a window id
 def window_ids(spec: WindowSpec, fresh: pa.Table) -> pa.StringArray:
     """For each fresh result, the id of its window."""
     named = [fresh.column(name) for name in ("tenant", *(GROUP + column for column in spec.key))]
-    whose = combined([codes(column) for column in named], fresh.num_rows)
+    key_codes = combined([codes(column) for column in named], fresh.num_rows)
     positions = [fresh.column(name) for name in ("start", "ordinal")]
-    windows = combined([whose, *(codes(column) for column in positions)], fresh.num_rows)
+    windows = combined([key_codes, *(codes(column) for column in positions)], fresh.num_rows)
     _, heads, window = np.unique(windows.values, return_index=True, return_inverse=True)
-    _, firsts, who = np.unique(whose.values[heads], return_index=True, return_inverse=True)
+    _, firsts, who = np.unique(key_codes.values[heads], return_index=True, return_inverse=True)
     # What windows of one key have in common is made once: the text is long, and the rest is two numbers.
     key_values = [one(column).take(pa.array(heads[firsts])).to_pylist() for column in named]
     common = [

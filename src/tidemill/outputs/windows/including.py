@@ -23,7 +23,7 @@ from tidemill.model.streaming import Fate, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.windows.fates import fates
 from tidemill.outputs.windows.reader import read_results
-from tidemill.outputs.windows.wanted import field_type
+from tidemill.outputs.windows.scopes import field_type
 from tidemill.raw.columns import PartColumns
 from tidemill.raw.footers import declared_by
 from tidemill.raw.payloads import tops
@@ -109,8 +109,10 @@ def _same_group(table: pa.Table, group: Mapping[str, pa.Array]) -> pa.Array:
     for name, value in group.items():
         if name == "tenant":
             continue
-        wanted, column = value[0], one(table.column(name))
-        equal = pc.is_null(column) if not wanted.is_valid else pc.fill_null(pc.equal(column, wanted), False)
+        expected, column = value[0], one(table.column(name))
+        equal = (
+            pc.is_null(column) if not expected.is_valid else pc.fill_null(pc.equal(column, expected), False)
+        )
         keep = pc.and_(keep, equal)
     return keep
 
@@ -168,8 +170,10 @@ def _slices_of(
     columns = list(dict.fromkeys(["event_time", "watermark", "slice", *tops(fields.names)]))
     rows = read_part(path, columns, where=pc.field("tenant") == row.tenant).combine_chunks()
     time = one(rows.column("event_time")).cast(pa.int64()).to_numpy()
-    met = one(rows.column("watermark")).cast(pa.int64())
-    decided = fates(spec, time, met.fill_null(0).to_numpy(), met.is_valid().to_numpy(zero_copy_only=False))
+    watermarks = one(rows.column("watermark")).cast(pa.int64())
+    decided = fates(
+        spec, time, watermarks.fill_null(0).to_numpy(), watermarks.is_valid().to_numpy(zero_copy_only=False)
+    )
     inside = decided.used & (decided.at >= span.start) & (decided.at < span.end)
     rows = rows.filter(pa.array(inside)).combine_chunks()
     if group and rows.num_rows:

@@ -17,7 +17,7 @@ from tidemill.ingest.retractions import is_deciding_again
 from tidemill.ingest.warehouse import Progress
 from tidemill.model.errors import DamageError
 from tidemill.outputs.windows.decoded import RowGroups
-from tidemill.outputs.windows.looks import Look, WindowWork
+from tidemill.outputs.windows.inputs import WindowInputs, WindowWork
 from tidemill.outputs.windows.offsets import SliceOffsets
 from tidemill.outputs.windows.reader import spec_named
 from tidemill.outputs.windows.refresh import Refresher, WindowRefresh
@@ -61,13 +61,13 @@ class StreamingWindows:
 
     def refresh(self, stream: str, now: int, *, flush: bool = False) -> list[WindowRefresh]:
         """Bring the results of a stream up to its watermark; with `flush` open windows are published too."""
-        look = self._look(stream, now, flush=flush)
-        if look is None:
+        inputs = self._inputs(stream, now, flush=flush)
+        if inputs is None:
             return []
         planned = []
         for refresher in self._of(stream):
             self._progress(stream, f"window {refresher.spec.name}", 0.0)
-            planned.append((refresher, refresher.plan(look)))
+            planned.append((refresher, refresher.plan(inputs)))
         # Computed in parallel, committed one after another.
         with ThreadPoolExecutor(self._engine().parallelism) as pool:
             computed = {
@@ -99,12 +99,12 @@ class StreamingWindows:
 
     def repair(self, stream: str, window: str, now: int) -> WindowRefresh:
         """Make damaged results again from raw; others stay as they are."""
-        look = self._look(stream, now, flush=False)
+        inputs = self._inputs(stream, now, flush=False)
         spec_named(self._project.stream(stream), window)
         for refresher in self._of(stream):
-            if refresher.spec.name == window and look is not None:
+            if refresher.spec.name == window and inputs is not None:
                 refresher.repair(now, read=True)
-                return refresher.refresh(look)
+                return refresher.refresh(inputs)
         return WindowRefresh(window)
 
     def lose(self, stream: str, window: str, now: int) -> None:
@@ -152,10 +152,10 @@ class StreamingWindows:
 
     def verify(self, stream: str) -> Iterator[ResultDifference | int]:
         """Compute all results again from raw and compare; the numbers count compared results."""
-        look = self._look(stream, 0, flush=False)
-        if look is not None:
+        inputs = self._inputs(stream, 0, flush=False)
+        if inputs is not None:
             for refresher in self._of(stream):
-                yield from refresher.verify(look)
+                yield from refresher.verify(inputs)
 
     def needed(self, stream: str, raw: int) -> Iterator[tuple[str, int, str]]:
         """For each window the instant from which it still needs raw, which is at this version, and why."""
@@ -165,10 +165,10 @@ class StreamingWindows:
 
     def sealed(self, stream: str) -> int:
         """How many results are never computed again."""
-        look = self._look(stream, 0, flush=False)
-        return sum(refresher.sealed(look) for refresher in self._of(stream)) if look is not None else 0
+        inputs = self._inputs(stream, 0, flush=False)
+        return sum(refresher.sealed(inputs) for refresher in self._of(stream)) if inputs is not None else 0
 
-    def _look(self, stream: str, now: int, *, flush: bool) -> Look | None:
+    def _inputs(self, stream: str, now: int, *, flush: bool) -> WindowInputs | None:
         if stream not in self.declared or is_deciding_again(self._state, stream):
             return None
         raw = self._raw.get(stream) or Table.existing(layout.raw(self._project.warehouse, stream))
@@ -178,7 +178,7 @@ class StreamingWindows:
         raw.refresh()
         watermark = watermark_of(self._project.stream(stream), self._state, now)
         gone = self._expiries.horizons(stream)
-        return Look(raw, watermark, now, flush, gone.get(RAW), gone.get(DATASETS))
+        return WindowInputs(raw, watermark, now, flush, gone.get(RAW), gone.get(DATASETS))
 
     def _of(self, stream: str) -> list[Refresher]:
         declared = self._project.stream(stream)

@@ -32,7 +32,7 @@ class SliceOffsets:
         self._raw = -1
         self._retractions = 0  # retractions that were applied when the ledger was read
 
-    def look(self, raw: int, *, again: bool) -> None:
+    def refresh(self, raw: int, *, again: bool) -> None:
         """Read the slices that came since, up to this version of raw; all of them if one was retracted, since
         others are decided again then."""
         retractions = self._state.retractions()
@@ -48,8 +48,8 @@ class SliceOffsets:
 
     def _learn(self, entry: SliceEntry) -> None:
         if entry.status is SliceStatus.ACCEPTED and entry.observed is not None:
-            met = entry.watermark if entry.watermark is not None else MIN_INSTANT
-            self._known[entry.id] = _Known(RowPosition(entry.seq, entry.name), entry.observed, met)
+            watermark = entry.watermark if entry.watermark is not None else MIN_INSTANT
+            self._known[entry.id] = _Known(RowPosition(entry.seq, entry.name), entry.observed, watermark)
 
     def touching(self, span: Interval) -> dict[str, RowPosition]:
         """Slices with rows that may count at an instant of `span`, on time or late."""

@@ -174,10 +174,10 @@ class _Both:
         ends, over = np.full(begun.size, _NEVER), np.zeros(begun.size, np.bool_)
         ends[key[joined]], over[key[joined]] = end[joined], closed[joined]
         start[joined] = begun[key[joined]]
-        mine = key[:olds]
+        own = key[:olds]
         reached = np.full(olds, flush) if watermark is None else flush | (end[:olds] <= watermark)
-        closed[:olds] = np.where(goes_on[mine], over[mine], reached)
-        end[:olds] = np.where(goes_on[mine], ends[mine], end[:olds])
+        closed[:olds] = np.where(goes_on[own], over[own], reached)
+        end[:olds] = np.where(goes_on[own], ends[own], end[:olds])
         return start, end, closed
 
 

@@ -93,19 +93,19 @@ def read_results(
     snapshot = results_snapshot(warehouse, stream, spec, checkpoint_texts)
     if snapshot is None:
         return results_schema(spec, stream).empty_table()
-    asked = _Asked(spec, stream, span, tenant, revisions)
-    parts = snapshot.select(None, asked.ranges())
+    request = _Request(spec, stream, span, tenant, revisions)
+    parts = snapshot.select(None, request.ranges())
     if limit is None:
-        return asked.read(snapshot.paths(parts), MIN_INSTANT)
+        return request.read(snapshot.paths(parts), MIN_INSTANT)
     # All rows of a window have its start, so results from some start on need only the parts that reach it.
     parts.sort(key=lambda part: _last_start(part), reverse=True)
-    looked = FIRST_LOOK
+    step = FIRST_LOOK
     while True:
-        since = _last_start(parts[looked]) + 1 if looked < len(parts) else MIN_INSTANT
-        found = asked.read(snapshot.paths(parts[:looked]), since)
-        if found.num_rows >= limit or looked >= len(parts):
+        since = _last_start(parts[step]) + 1 if step < len(parts) else MIN_INSTANT
+        found = request.read(snapshot.paths(parts[:step]), since)
+        if found.num_rows >= limit or step >= len(parts):
             return found.slice(max(0, found.num_rows - limit))
-        looked *= 4
+        step *= 4
 
 
 def lost_results(log: ExpiryLog, spec: WindowSpec, span: Interval = EVER) -> list[Missing]:
@@ -132,7 +132,7 @@ def results_snapshot(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     spec: WindowSpec
     stream: Stream
     span: Interval
@@ -153,10 +153,10 @@ class _Asked:
         """The rows of these parts for windows that start at or after `since`."""
         found = _read(paths, results_schema(self.spec, self.stream))
         start = found.column("start").cast(pa.int64())
-        wanted = pc.and_(pc.less(start, self.span.end), pc.greater_equal(start, since))
+        inside = pc.and_(pc.less(start, self.span.end), pc.greater_equal(start, since))
         if self.tenant is not None:
-            wanted = pc.and_(wanted, pc.equal(found.column("tenant"), self.tenant))
-        found = found.filter(wanted).combine_chunks()
+            inside = pc.and_(inside, pc.equal(found.column("tenant"), self.tenant))
+        found = found.filter(inside).combine_chunks()
         if self.revisions:
             order = ("start", "tenant", "window_id", *group_columns(self.spec), "revision")
             found = found.sort_by([(name, "ascending") for name in order])

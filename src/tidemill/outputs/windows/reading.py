@@ -21,7 +21,7 @@ from tidemill.outputs.windows.decoded import GroupId, Narrow, RowGroup, Wide, gr
 from tidemill.outputs.windows.fates import counts_elsewhere, fates
 from tidemill.outputs.windows.grid import Grid
 from tidemill.outputs.windows.keys import key_codes
-from tidemill.outputs.windows.wanted import FIELD, PAST, TENANT, ExtractUnit, RowScope, row_schema
+from tidemill.outputs.windows.scopes import FIELD, PAST, TENANT, ExtractUnit, RowScope, row_schema
 from tidemill.raw.columns import PartColumns, part_columns
 from tidemill.storage.tables.parts import open_part
 
@@ -41,14 +41,14 @@ class RowReader:
     def __init__(self, unit: ExtractUnit) -> None:
         self._unit = unit
         self._spec = unit.spec
-        self._wanted = unit.wanted
+        self._scope = unit.scope
         self._schema = row_schema(unit.spec, unit.stream)
         self._columns = columns_named(unit.stream, unit.spec.columns)
         self._shared = unit.shared
         self._path = ""  # of the part that is being read
-        self._grid = Grid(unit.spec, unit.wanted.starts, unit.cuts) if unit.spec.kind.by_time else None
-        self._floor = max(unit.wanted.span.start, _floor(unit.wanted))
-        self._members = _Members(unit.wanted) if unit.wanted.slices is not None else None
+        self._grid = Grid(unit.spec, unit.scope.starts, unit.cuts) if unit.spec.kind.by_time else None
+        self._floor = max(unit.scope.span.start, _floor(unit.scope))
+        self._members = _Members(unit.scope) if unit.scope.slices is not None else None
 
     def read(self) -> Iterator[Found]:
         for path in self._unit.parts:
@@ -81,7 +81,7 @@ class RowReader:
 
     def _between(self, low: int, high: int) -> bool:
         """Whether a row that counts at an instant between these, both included, can be in scope."""
-        low, high = max(low, self._floor), min(high, self._wanted.span.end - 1)
+        low, high = max(low, self._floor), min(high, self._scope.span.end - 1)
         return low <= high and (self._grid is None or self._grid.may_hold(low, high))
 
     def _group(self, file: pq.ParquetFile, which: GroupId) -> Iterator[Found]:
@@ -98,7 +98,7 @@ class RowReader:
             return
         code = narrow.slices.indices.to_numpy(zero_copy_only=False)
         in_ledger = np.array([position is not None for position in positions], np.bool_)
-        keep = fate.used & in_ledger[code] & (fate.at >= self._floor) & (fate.at < self._wanted.span.end)
+        keep = fate.used & in_ledger[code] & (fate.at >= self._floor) & (fate.at < self._scope.span.end)
         if self._members is not None:
             keep &= self._members.hold(time, code, ids)
         rows = np.flatnonzero(keep)
@@ -133,8 +133,8 @@ class RowReader:
             low, high = np.searchsorted(rows, [before, before + batch.num_rows])
             if low < high:
                 inside = rows[low:high] - before
-                wanted = batch if inside.size == batch.num_rows else batch.take(pa.array(inside))
-                yield _wide(wanted, columns), rows[low:high]
+                chosen = batch if inside.size == batch.num_rows else batch.take(pa.array(inside))
+                yield _wide(chosen, columns), rows[low:high]
             before += batch.num_rows
             if high == rows.size:
                 return
@@ -144,8 +144,8 @@ class RowReader:
         columns = self._in_part(file, columns_named(self._unit.stream, self._shared.columns))
         return RowGroup(narrow, joined([_wide(batch, columns) for batch in _batches(file, group, columns)]))
 
-    def _in_part(self, file: pq.ParquetFile, wanted: Columns) -> PartColumns:
-        return part_columns(file, self._path, wanted, sizes=True)
+    def _in_part(self, file: pq.ParquetFile, fields: Columns) -> PartColumns:
+        return part_columns(file, self._path, fields, sizes=True)
 
     # -- what becomes of a batch
 
@@ -172,7 +172,7 @@ class RowReader:
             yield from self._by_key(table, narrow["at"])
 
     def _by_key(self, table: pa.Table, at: Ints) -> Iterator[Found]:
-        again, since, buckets = self._wanted.again, self._wanted.since, self._unit.buckets
+        again, since, buckets = self._scope.again, self._scope.since, self._unit.buckets
         if again is None and buckets == 1:
             yield table, None, np.zeros(at.size, np.int64)
             return
@@ -194,10 +194,10 @@ class RowReader:
 class _Members:
     """Which slices the aggregation windows were built from."""
 
-    def __init__(self, wanted: RowScope) -> None:
-        assert wanted.slices is not None
-        self._intervals = list(wanted.slices)
-        self._sets = list(wanted.slices.values())
+    def __init__(self, scope: RowScope) -> None:
+        assert scope.slices is not None
+        self._intervals = list(scope.slices)
+        self._sets = list(scope.slices.values())
         self._starts = np.array([interval.start for interval in self._intervals], np.int64)
         self._ends = np.array([interval.end for interval in self._intervals], np.int64)
 
@@ -222,10 +222,10 @@ def _narrow(file: pq.ParquetFile, group: int) -> Narrow:
 
 def _batches(file: pq.ParquetFile, group: int, columns: PartColumns) -> Iterator[pa.RecordBatch]:
     """Fields and tenants of a row group, in batches that bound memory."""
-    said = file.metadata.row_group(group)
-    payload = said.column(file.schema_arrow.get_field_index("payload")).total_uncompressed_size
-    size = payload if columns.keeps_payload else said.total_byte_size
-    at_once = _BATCH_BYTES * said.num_rows // max(1, size)
+    metadata = file.metadata.row_group(group)
+    payload = metadata.column(file.schema_arrow.get_field_index("payload")).total_uncompressed_size
+    size = payload if columns.keeps_payload else metadata.total_byte_size
+    at_once = _BATCH_BYTES * metadata.num_rows // max(1, size)
     step = max(_LEAST_ROWS, min(_MOST_ROWS, at_once))
     names = list(dict.fromkeys([*_WIDE, *columns.names]))
     yield from file.iter_batches(step, [group], columns=names, use_threads=False)
@@ -244,11 +244,11 @@ def _taken(whole: RowGroup, rows: Ints) -> Iterator[tuple[Wide, Ints]]:
     yield whole.wide if rows.size == whole.narrow.time.size else whole.wide.take(rows), rows
 
 
-def _floor(wanted: RowScope) -> int:
+def _floor(scope: RowScope) -> int:
     """No row that counts before this is in scope, whatever its key."""
-    if wanted.again is None:
+    if scope.again is None:
         return _LEAST
-    return min([*wanted.again.values(), _MOST if wanted.since is None else wanted.since])
+    return min([*scope.again.values(), _MOST if scope.since is None else scope.since])
 
 
 def _ints(column: pa.Array) -> Ints:

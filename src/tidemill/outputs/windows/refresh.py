@@ -33,8 +33,8 @@ from tidemill.outputs.windows.damage import DamagedPart, damaged_parts, leave_ou
 from tidemill.outputs.windows.decoded import RowGroups
 from tidemill.outputs.windows.disturbed import disturbed_starts, first_instants, merged, restarts
 from tidemill.outputs.windows.fold import FoldedResults, FoldUnit, fold
+from tidemill.outputs.windows.inputs import WindowInputs, WindowWork
 from tidemill.outputs.windows.keys import Key
-from tidemill.outputs.windows.looks import Look, WindowWork
 from tidemill.outputs.windows.offsets import SliceOffsets
 from tidemill.outputs.windows.opened import carries_sums
 from tidemill.outputs.windows.results import (
@@ -77,7 +77,7 @@ PACKED: Final = "packed"  # … and of one that moves the same rows to other par
 
 @dataclass(frozen=True, slots=True)
 class WindowRefresh:
-    """What one look at a window did."""
+    """What one refresh of a window did."""
 
     window: str
     results: int = 0
@@ -114,7 +114,7 @@ class Refresher:
         self._table: Table | None = None
         self._cleaned = False  # whether leftovers of a dead process were removed
 
-    # -- the table and the mark
+    # -- the table and the checkpoint
 
     @property
     def table(self) -> Table:
@@ -165,8 +165,10 @@ class Refresher:
         others = [ResultsFooter.from_footer(read_footer(path)).fingerprint for path in first]
         fits = existing.schema == stored_schema(results_schema(self.spec, self.stream), ())
         if any(one != self.fingerprint for one in others) or not fits:
-            story = {"stream": self.stream.name, "window": self.spec.name}
-            log.warning("the declaration of the window changed: its results are computed again", extra=story)
+            context = {"stream": self.stream.name, "window": self.spec.name}
+            log.warning(
+                "the declaration of the window changed: its results are computed again", extra=context
+            )
             self._table = None
             # If the window is declared as before once more, the next table must not be mistaken for this one.
             self.state.set_checkpoint(self.stream.name, self.spec.name, None)
@@ -189,8 +191,8 @@ class Refresher:
         """The events of a commit, from the parts that it added."""
         columns = ["start", "end", "window_id", "withdrawn", "rows", "late_rows", "revision", "trigger"]
         tables = [read_part(path, [*columns, "batch"]) for path in parts]
-        its = [table.filter(pc.equal(table.column("batch"), batch)) for table in tables]
-        announced = [one for table in its if table.num_rows for one in announcements(self.spec, table)]
+        of_batch = [table.filter(pc.equal(table.column("batch"), batch)) for table in tables]
+        announced = [one for table in of_batch if table.num_rows for one in announcements(self.spec, table)]
         return results_available(self.spec, announced, batch, now)
 
     # -- what is to be done
@@ -219,9 +221,9 @@ class Refresher:
             at = min([at, *pc.min_max(read_arrow(path).column(column)).as_py().values()])
         return at, f"of which one is open since {format_instant(at)}"
 
-    def sealed(self, look: Look) -> int:
+    def sealed(self, inputs: WindowInputs) -> int:
         """How many results are never computed again."""
-        sealed = look.sealed_for(self.spec)
+        sealed = inputs.sealed_for(self.spec)
         if sealed is None or Table.existing(self.root) is None:
             return 0
         snapshot = self.table.snapshot()
@@ -239,9 +241,9 @@ class Refresher:
         missing. How many there were."""
         damaged = self.damaged(read=read)
         if damaged:
-            story = {"stream": self.stream.name, "window": self.spec.name, "parts": len(damaged)}
+            context = {"stream": self.stream.name, "window": self.spec.name, "parts": len(damaged)}
             what = f"{damaged[0].part.path} {damaged[0].what}"
-            log.warning("results are damaged and made again: %s", what, extra=story)
+            log.warning("results are damaged and made again: %s", what, extra=context)
             self.expiries.append(self.losses([one.part for one in damaged], now))
             leave_out(self.root, damaged, now)
             self._table = None
@@ -264,32 +266,32 @@ class Refresher:
                 found.append(Loss(self.stream.name, what, span, (folder / part.path).as_posix(), now))
         return found
 
-    def refresh(self, look: Look) -> WindowRefresh:
+    def refresh(self, inputs: WindowInputs) -> WindowRefresh:
         """Bring the results up to the watermark, or up to the datasets that were built."""
-        work = self.plan(look)
+        work = self.plan(inputs)
         return self.finish(work, self.compute(work)) if isinstance(work, WindowWork) else work
 
-    def plan(self, look: Look) -> WindowWork | WindowRefresh:
+    def plan(self, inputs: WindowInputs) -> WindowWork | WindowRefresh:
         """What there is to compute; if nothing, what was done instead."""
-        if look.watermark is not None and not self.stream.in_event_time:
-            look = replace(look, watermark=processing_watermark(self.spec, look.watermark))
-        self.repair(look.now, read=False)
+        if inputs.watermark is not None and not self.stream.in_event_time:
+            inputs = replace(inputs, watermark=processing_watermark(self.spec, inputs.watermark))
+        self.repair(inputs.now, read=False)
         checkpoint = self.checkpoint()
-        new = Checkpoint(self.fingerprint, -1, look.snapshot.version, look.watermark)
+        new = Checkpoint(self.fingerprint, -1, inputs.snapshot.version, inputs.watermark)
         if self.spec.close is Close.COMPLETE:
-            task, new = self._by_datasets(checkpoint, new, look)
+            task, new = self._by_datasets(checkpoint, new, inputs)
         else:
             if (
                 checkpoint is None
-                and look.watermark is None
-                and not (look.flush or self.table.snapshot().parts)
+                and inputs.watermark is None
+                and not (inputs.flush or self.table.snapshot().parts)
             ):
                 return WindowRefresh(self.spec.name)
-            task = self._by_watermark(checkpoint, look)
+            task = self._by_watermark(checkpoint, inputs)
         if task is None:
             return self._nothing(checkpoint, new)
-        self.slice_offsets.look(look.snapshot.version, again=task.whole)
-        return WindowWork(look, new, task, self.table.version + 1)
+        self.slice_offsets.refresh(inputs.snapshot.version, again=task.whole)
+        return WindowWork(inputs, new, task, self.table.version + 1)
 
     def _nothing(self, checkpoint: Checkpoint | None, new: Checkpoint) -> WindowRefresh:
         """Nothing to compute: record what was checked, so that it is not checked again."""
@@ -304,65 +306,65 @@ class Refresher:
         return WindowRefresh(self.spec.name)
 
     def _by_datasets(
-        self, checkpoint: Checkpoint | None, new: Checkpoint, look: Look
+        self, checkpoint: Checkpoint | None, new: Checkpoint, inputs: WindowInputs
     ) -> tuple[Task | None, Checkpoint]:
         before = checkpoint.heard if checkpoint is not None else 0
-        sealed = look.sealed_for(self.spec)
+        sealed = inputs.sealed_for(self.spec)
         heard, task = heard_of(self.spec, self.stream, self.state, before, sealed)
         return task, replace(new, heard=heard, watermark=None)
 
-    def _by_watermark(self, checkpoint: Checkpoint | None, look: Look) -> Task | None:
-        added = self._added(checkpoint, look)
+    def _by_watermark(self, checkpoint: Checkpoint | None, inputs: WindowInputs) -> Task | None:
+        added = self._added(checkpoint, inputs)
         if checkpoint is None or added is None:
-            return self._anew(look, gone=checkpoint is not None)
-        watermark = look.watermark
+            return self._all_again(inputs, gone=checkpoint is not None)
+        watermark = inputs.watermark
         before = checkpoint.watermark
         if watermark is None or (before is not None and watermark < before):
-            return self._anew(look, gone=True)
-        late = self._late_rows(added, before, look) if before is not None else None
+            return self._all_again(inputs, gone=True)
+        late = self._late_rows(added, before, inputs) if before is not None else None
         if self.spec.kind.by_time:
             starts = closing(self.spec, before, watermark)
             if late is not None and before is not None:
                 starts += disturbed_starts(self.spec, late, before)
-            if look.flush:
+            if inputs.flush:
                 starts.append(Interval(watermark - self.spec.size + 1, ALL.end))
-            starts = self._not_sealed(merged(starts), look)
-            return self._of_grid(starts, look) if starts else None
-        if before == watermark and late is None and not look.flush:
+            starts = self._not_sealed(merged(starts), inputs)
+            return self._of_grid(starts, inputs) if starts else None
+        if before == watermark and late is None and not inputs.flush:
             return None
-        return self._of_keys(checkpoint, late, watermark, look)
+        return self._of_keys(checkpoint, late, watermark, inputs)
 
-    def _anew(self, look: Look, *, gone: bool) -> Task:
-        trigger = first_trigger(self.spec, flush=look.flush)
-        (span,) = self._not_sealed([ALL], look)
+    def _all_again(self, inputs: WindowInputs, *, gone: bool) -> Task:
+        trigger = first_trigger(self.spec, flush=inputs.flush)
+        (span,) = self._not_sealed([ALL], inputs)
         starts = (span,) if self.spec.kind.by_time else ()
-        wanted = RowScope(span, starts=starts or None)
-        return Task(wanted, starts, whole=True, gone=gone, flush=look.flush, trigger=trigger)
+        scope = RowScope(span, starts=starts or None)
+        return Task(scope, starts, whole=True, gone=gone, flush=inputs.flush, trigger=trigger)
 
-    def _not_sealed(self, starts: Sequence[Interval], look: Look) -> list[Interval]:
+    def _not_sealed(self, starts: Sequence[Interval], inputs: WindowInputs) -> list[Interval]:
         """The starts of windows that may be computed."""
-        sealed = look.sealed_for(self.spec)
+        sealed = inputs.sealed_for(self.spec)
         return list(starts) if sealed is None else clipped(starts, sealed, ALL.end)
 
-    def _of_grid(self, starts: Sequence[Interval], look: Look) -> Task:
+    def _of_grid(self, starts: Sequence[Interval], inputs: WindowInputs) -> Task:
         span = Interval(starts[0].start, starts[-1].end + self.spec.size)
-        trigger = first_trigger(self.spec, flush=look.flush)
-        return Task(RowScope(span, starts=starts), starts, flush=look.flush, trigger=trigger)
+        trigger = first_trigger(self.spec, flush=inputs.flush)
+        return Task(RowScope(span, starts=starts), starts, flush=inputs.flush, trigger=trigger)
 
     def _of_keys(
-        self, checkpoint: Checkpoint, late: pa.Table | None, watermark: int, look: Look
+        self, checkpoint: Checkpoint, late: pa.Table | None, watermark: int, inputs: WindowInputs
     ) -> Task | None:
         carried = self._carried(checkpoint)
         if carried is None:
-            return self._anew(look, gone=False)
+            return self._all_again(inputs, gone=False)
         again: dict[Key, int] = {}
         if late is not None:
             held = self.table.snapshot().paths()
             first = first_instants(self.spec, late)
-            again = restarts(self.spec, self.stream, first, carried, held, look.sealed)
+            again = restarts(self.spec, self.stream, first, carried, held, inputs.sealed)
         low = ALL.start if checkpoint.watermark is None else checkpoint.watermark + 1
-        span = Interval(min([low, *again.values()]), ALL.end if look.flush else watermark + 1)
-        if not (carried or again or look.flush or parts_for(self.spec, look.snapshot, [span])):
+        span = Interval(min([low, *again.values()]), ALL.end if inputs.flush else watermark + 1)
+        if not (carried or again or inputs.flush or parts_for(self.spec, inputs.snapshot, [span])):
             return None
         floor = None
         if self.spec.kind is WindowKind.PER_ROW and checkpoint.watermark is not None:
@@ -374,12 +376,12 @@ class Refresher:
         ]
         return Task(
             held_from=min(concerned),
-            wanted=RowScope(span, again=again or None, since=low if again else None),
+            scope=RowScope(span, again=again or None, since=low if again else None),
             again=again,
             carried=carried,
             floor=floor,
-            flush=look.flush,
-            trigger=first_trigger(self.spec, flush=look.flush),
+            flush=inputs.flush,
+            trigger=first_trigger(self.spec, flush=inputs.flush),
         )
 
     def _carried(self, checkpoint: Checkpoint) -> list[str] | None:
@@ -391,12 +393,12 @@ class Refresher:
             return None
         return [str(path) for path in paths]
 
-    def _added(self, checkpoint: Checkpoint | None, look: Look) -> list[Part] | None:
+    def _added(self, checkpoint: Checkpoint | None, inputs: WindowInputs) -> list[Part] | None:
         """Parts added to raw since the checkpoint; None if unknown, or if parts were removed."""
         if checkpoint is None:
             return None
         try:
-            commits = look.raw.commits(after=checkpoint.raw)
+            commits = inputs.raw.commits(after=checkpoint.raw)
         except StorageError:  # the log was trimmed
             return None
         added: dict[str, None] = {}
@@ -410,20 +412,20 @@ class Refresher:
             elif not added.keys().isdisjoint(commit.removed):  # a new part was replaced
                 added = {path: None for path in added if path not in set(commit.removed)}
                 added |= dict.fromkeys(commit.added)
-        parts = look.snapshot.by_path
+        parts = inputs.snapshot.by_path
         return [parts[path] for path in added if path in parts]
 
-    def _late_rows(self, added: Sequence[Part], before: int, look: Look) -> pa.Table | None:
+    def _late_rows(self, added: Sequence[Part], before: int, inputs: WindowInputs) -> pa.Table | None:
         """The used rows of new parts that count where windows may be published already; None: there are
         none."""
         if not added:
             return None
-        self.slice_offsets.look(look.snapshot.version, again=False)
-        low = look.sealed if look.sealed is not None else ALL.start
+        self.slice_offsets.refresh(inputs.snapshot.version, again=False)
+        low = inputs.sealed if inputs.sealed is not None else ALL.start
         if low > before:
             return None
         span = Interval(low, before + 1)
-        snapshot = replace(look.snapshot, parts=added)
+        snapshot = replace(inputs.snapshot, parts=added)
         parts = parts_for(self.spec, snapshot, [span])
         found = self._extract(RowScope(span), snapshot, parts, [], 1, "late")
         files = [path for one in found for path in one.files.values()]
@@ -433,7 +435,7 @@ class Refresher:
 
     def _extract(
         self,
-        wanted: RowScope,
+        scope: RowScope,
         snapshot: Snapshot,
         parts: Sequence[Part],
         cuts: Sequence[int],
@@ -444,7 +446,7 @@ class Refresher:
             return []
         folder = self.table.staging(name)
         size = sum(part.size for part in parts)
-        ledger = self.slice_offsets.touching(wanted.span)
+        ledger = self.slice_offsets.touching(scope.span)
         paths = snapshot.paths(parts)
         groups = spread([max(1, part.size) for part in parts], buckets_for(size, 2 * self.engine.parallelism))
         units = [
@@ -453,7 +455,7 @@ class Refresher:
                 stream=self.stream,
                 parts=[paths[i] for i in group],
                 ledger=ledger,
-                wanted=wanted,
+                scope=scope,
                 cuts=cuts,
                 buckets=buckets,
                 folder=str(folder),
@@ -464,25 +466,25 @@ class Refresher:
         ]
         return self.engine.run(extract, units, f"rows of {self.spec.name}", size)
 
-    def _units(self, task: Task, look: Look, batch: int) -> list[FoldUnit]:
+    def _units(self, task: Task, inputs: WindowInputs, batch: int) -> list[FoldUnit]:
         """The buckets of a task, with their rows extracted."""
         by_time = self.spec.kind.by_time
         reach = self.spec.size - 1 if by_time else 0
-        spans = [Interval(s.start, s.end + reach) for s in task.only or task.starts] or [task.wanted.span]
-        snapshot = look.snapshot
+        spans = [Interval(s.start, s.end + reach) for s in task.only or task.starts] or [task.scope.span]
+        snapshot = inputs.snapshot
         parts = parts_for(self.spec, snapshot, spans)
         size = sum(part.size for part in parts)
         buckets = buckets_for(size, self.engine.parallelism)
         cuts = cuts_for(self.spec, parts, task.starts, buckets) if by_time else []
         buckets = len(cuts) + 1 if by_time else buckets
-        found = self._extract(task.wanted, snapshot, parts, cuts, buckets, f"{batch}-rows")
-        units = [self._unit(task, look, found, cuts, bucket, buckets, batch) for bucket in range(buckets)]
+        found = self._extract(task.scope, snapshot, parts, cuts, buckets, f"{batch}-rows")
+        units = [self._unit(task, inputs, found, cuts, bucket, buckets, batch) for bucket in range(buckets)]
         return [unit for unit in units if unit.starts] if by_time else units
 
     def _unit(
         self,
         task: Task,
-        look: Look,
+        inputs: WindowInputs,
         found: Sequence[Extracted],
         cuts: Sequence[int],
         bucket: int,
@@ -498,7 +500,7 @@ class Refresher:
             fingerprint=self.fingerprint,
             files=[one.files[bucket] for one in found if bucket in one.files],
             held=self._held(task, starts),
-            watermark=look.watermark,
+            watermark=inputs.watermark,
             flush=task.flush,
             trigger=task.trigger,
             batch=batch,
@@ -513,7 +515,7 @@ class Refresher:
             floor=task.floor,
             whole=task.whole,
             gone=task.gone,
-            sealed=look.sealed_for(self.spec),
+            sealed=inputs.sealed_for(self.spec),
         )
 
     def _held(self, task: Task, starts: Sequence[Interval]) -> list[str]:
@@ -528,33 +530,33 @@ class Refresher:
             return snapshot.paths()
         return snapshot.paths(snapshot.select(None, {"start": (task.held_from, None)}))
 
-    def verify(self, look: Look) -> list[ResultDifference | int]:
+    def verify(self, inputs: WindowInputs) -> list[ResultDifference | int]:
         """Compute everything again and compare; the numbers count compared results. What raw or the watermark
         changed since the last refresh is left to the next one."""
         unreadable = [one for one in self.damaged(read=True) if not one.readable]
         if unreadable:
             return [ResultDifference(f"{self.spec.name} {one.part.path}", one.what) for one in unreadable]
         checkpoint = self.checkpoint()
-        if checkpoint is None or checkpoint.raw != look.snapshot.version:
+        if checkpoint is None or checkpoint.raw != inputs.snapshot.version:
             return []
-        look = replace(look, watermark=checkpoint.watermark)
-        task: Task | None = self._anew(look, gone=False)
+        inputs = replace(inputs, watermark=checkpoint.watermark)
+        task: Task | None = self._all_again(inputs, gone=False)
         if self.spec.close is Close.COMPLETE:
-            heard, task = heard_of(self.spec, self.stream, self.state, 0, look.sealed_for(self.spec))
+            heard, task = heard_of(self.spec, self.stream, self.state, 0, inputs.sealed_for(self.spec))
             if heard != checkpoint.heard:
                 return []
         if task is None:
             return []
-        self.slice_offsets.look(look.snapshot.version, again=True)
-        units = self._units(task, look, self.table.version + 1)
-        size = sum(part.size for part in look.snapshot.parts)
+        self.slice_offsets.refresh(inputs.snapshot.version, again=True)
+        units = self._units(task, inputs, self.table.version + 1)
+        size = sum(part.size for part in inputs.snapshot.parts)
         found = self.engine.run(check, units, f"verify {self.spec.name}", size)
         self.table.clean_staging()
         return found
 
     def compute(self, work: WindowWork) -> list[FoldedResults]:
         """Changes nothing but staging: several windows may be computed at once."""
-        units = self._units(work.task, work.look, work.batch)
+        units = self._units(work.task, work.inputs, work.batch)
         if not self.spec.kind.by_time:
             units = self._carrying(units)
         size = sum(size_of(path) for unit in units for path in unit.files)
@@ -562,7 +564,7 @@ class Refresher:
 
     def finish(self, work: WindowWork, folded: Sequence[FoldedResults]) -> WindowRefresh:
         """Commit what was computed, and record the checkpoint."""
-        table, look, batch = self.table, work.look, work.batch
+        table, inputs, batch = self.table, work.inputs, work.batch
         failpoint("results.after_fold")
         carried = tuple(Path(one.carried).name for one in folded if one.carried is not None)
         unsettled = min((one.unsettled for one in folded if one.unsettled is not None), default=None)
@@ -573,17 +575,17 @@ class Refresher:
             new = replace(new, version=batch)
             published = table.publish(parts)
             failpoint("results.before_commit")
-            info = {"batch": str(batch), "mark": new.text(), "now": str(look.now)}
+            info = {"batch": str(batch), "mark": new.text(), "now": str(inputs.now)}
             version = table.commit(published, info=info)
             assert version == batch, (version, batch)
             failpoint("results.after_commit")
             announced = [announced for one in folded for announced in one.announced]
-            events = results_available(self.spec, announced, batch, look.now)
+            events = results_available(self.spec, announced, batch, inputs.now)
         self.state.set_checkpoint(self.stream.name, self.spec.name, new.text(), events)
         failpoint("results.after_state")
         self._clean_up(new)
         if parts:
-            self.compact(look.now)
+            self.compact(inputs.now)
         results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
         return WindowRefresh(self.spec.name, results, withdrawn)
 

@@ -26,7 +26,7 @@ from tidemill.outputs.windows.codes import ranked
 from tidemill.outputs.windows.identity import id_words, newest
 from tidemill.outputs.windows.keys import Key, key_codes
 from tidemill.outputs.windows.revising import NOTHING, Revising
-from tidemill.outputs.windows.wanted import field_type
+from tidemill.outputs.windows.scopes import field_type
 from tidemill.storage import layout
 from tidemill.storage.tables.footers import Footer, items_in, number_in, text_in
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
@@ -121,7 +121,7 @@ class ResultsFooter:
         )
 
 
-# -- what stands
+# -- current results
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class ResultScope:
         """Whether a window that starts between these, both included, can be in it."""
         if self.whole:
             return True
-        by_start = any(wanted.start <= last and wanted.end > first for wanted in self.starts or ())
+        by_start = any(span.start <= last and span.end > first for span in self.starts or ())
         return by_start or last >= min((self.since or {}).values(), default=_MOST)
 
 
@@ -163,8 +163,8 @@ def _inside(spec: WindowSpec, table: pa.Table, scope: ResultScope) -> Mask:
     start = _ints(table.column("start"))
     inside = np.zeros(table.num_rows, np.bool_)
     if scope.starts:
-        lows = np.array([wanted.start for wanted in scope.starts], np.int64)
-        ends = np.array([wanted.end for wanted in scope.starts], np.int64)
+        lows = np.array([span.start for span in scope.starts], np.int64)
+        ends = np.array([span.end for span in scope.starts], np.int64)
         at = np.searchsorted(lows, start, "right") - 1
         inside |= (at >= 0) & (start < ends[at])
     if scope.since and table.num_rows:
@@ -252,12 +252,12 @@ def changes(
     revising = Revising(spec, schema, group_columns(spec), fresh, held, trigger, watermark, again=again)
     results, withdrawn = revising.results(), revising.withdrawn()
     table = pa.concat_tables([results, withdrawn])
-    said = {
+    constants = {
         "watermark": pa.array([watermark], pa.int64()).cast(_INSTANT),
         "batch": pa.array([batch], pa.int64()),
     }
     same: Ints = np.zeros(table.num_rows, np.int64)
-    for name, value in said.items():
+    for name, value in constants.items():
         table = table.set_column(schema.get_field_index(name), schema.field(name), value.take(pa.array(same)))
     table = in_order(table.combine_chunks(), group_columns(spec))
     gone = _mask(table.column("withdrawn"))

@@ -139,11 +139,11 @@ class Revising:
                 pairs.append((fresh.column(GROUP + name), held.column(column_name(name))))
         both = [pa.concat_arrays([one(new), one(old)]) for new, old in pairs]
         result = result_codes(both)
-        mine, theirs = result[: fresh.num_rows], result[fresh.num_rows :]
+        own, current = result[: fresh.num_rows], result[fresh.num_rows :]
         at = np.full(result.size, -1, np.int64)
-        at[theirs] = np.arange(theirs.size)
-        assert np.count_nonzero(at >= 0) == theirs.size, "what stands is there once"
-        return at[mine]
+        at[current] = np.arange(current.size)
+        assert np.count_nonzero(at >= 0) == current.size, "what stands is there once"
+        return at[own]
 
     # -- windows that took the place of others
 
@@ -173,9 +173,9 @@ class Revising:
         pairs = [(self._fresh.column("tenant"), lost.column("tenant"))]
         for name in self._spec.key:
             pairs.append((self._fresh.column(GROUP + name), lost.column(column_name(name))))
-        whose = result_codes([pa.concat_arrays([one(new), one(old)]) for new, old in pairs])
-        mine, theirs = whose[: self._fresh.num_rows], whose[self._fresh.num_rows :]
-        return np.flatnonzero(np.isin(mine, theirs))
+        key_codes = result_codes([pa.concat_arrays([one(new), one(old)]) for new, old in pairs])
+        own, current = key_codes[: self._fresh.num_rows], key_codes[self._fresh.num_rows :]
+        return np.flatnonzero(np.isin(own, current))
 
     def _windows(self, rows: Ints) -> list[Gone]:
         """The windows of rows of `held`."""
@@ -205,7 +205,7 @@ class Revising:
             if by is not None and heir_id is not None:
                 self._heirs.name(heir_id, [gone])
 
-    # -- rows to append; watermark and batch are said of all of them at once
+    # -- rows to append; all of them get the same watermark and batch
 
     def results(self) -> pa.Table:
         """The results that are published."""

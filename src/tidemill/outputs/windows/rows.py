@@ -20,7 +20,7 @@ from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
 from tidemill.model.streaming import WindowSpec
 from tidemill.outputs.windows.reading import RowReader
-from tidemill.outputs.windows.wanted import (
+from tidemill.outputs.windows.scopes import (
     AT,
     BYTES,
     FIELD,

@@ -28,7 +28,7 @@ _SAMPLES: Final = 64
 class Task:
     """What has to be computed."""
 
-    wanted: RowScope
+    scope: RowScope
     starts: Sequence[Interval] = ()  # by_time: the starts of the windows to compute …
     only: Sequence[Interval] | None = None  # … and of those that may be published; None: by the watermark
     again: Mapping[Key, int] = field(default_factory=dict)
@@ -99,8 +99,8 @@ def cuts_for(spec: WindowSpec, parts: Sequence[Part], starts: Sequence[Interval]
     at = np.clip(np.concatenate(times), starts[0].start, starts[-1].end)
     order = np.argsort(at)
     share = np.cumsum(np.concatenate(weights)[order])
-    wanted = np.searchsorted(share, share[-1] * np.arange(1, buckets) / buckets)
-    cuts = (at[order][wanted] // spec.step).astype(np.int64) * spec.step
+    positions = np.searchsorted(share, share[-1] * np.arange(1, buckets) / buckets)
+    cuts = (at[order][positions] // spec.step).astype(np.int64) * spec.step
     return sorted(set(cuts.tolist()))
 
 

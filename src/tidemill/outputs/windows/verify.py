@@ -18,7 +18,7 @@ from tidemill.model.time import format_instant
 from tidemill.outputs.windows.fold import FoldUnit, computed, held_by, rows_in
 from tidemill.outputs.windows.results import changes, current
 
-_STORY: Final = frozenset(
+_PROVENANCE: Final = frozenset(
     {"revision", "trigger", "watermark", "supersedes", "superseded_by", "withdrawn", "batch"}
 )  # columns about how it came about, which a computation does not show
 
@@ -46,21 +46,23 @@ def check(unit: FoldUnit) -> Iterator[ResultDifference | int]:
     expected = expected.filter(pc.invert(expected.column("withdrawn")))
     waiting = fresh.filter(pc.invert(fresh.column("closed")))
     still_open = set(zip(*(waiting.column(n).to_pylist() for n in ("tenant", "start")), strict=True))
-    found, wanted = _by_key(unit.spec, current(held)), _by_key(unit.spec, expected)
-    for key in sorted(wanted.keys() - found.keys(), key=str):
-        yield ResultDifference(_position(unit.spec, wanted[key]), "is missing")
-    for key in sorted(found.keys() - wanted.keys(), key=str):
+    found, right = _by_key(unit.spec, current(held)), _by_key(unit.spec, expected)
+    for key in sorted(right.keys() - found.keys(), key=str):
+        yield ResultDifference(_position(unit.spec, right[key]), "is missing")
+    for key in sorted(found.keys() - right.keys(), key=str):
         row = found[key]
         open_yet = (row["tenant"], row["start"]) in still_open or _begins_after(
             unit.spec, row, unit.watermark
         )
         if not (row["trigger"] == Trigger.STOP.value and open_yet):
             yield ResultDifference(_position(unit.spec, row), "should not be there")
-    for key in sorted(wanted.keys() & found.keys(), key=str):
-        wrong = [name for name in wanted[key] if name not in _STORY and wanted[key][name] != found[key][name]]
+    for key in sorted(right.keys() & found.keys(), key=str):
+        wrong = [
+            name for name in right[key] if name not in _PROVENANCE and right[key][name] != found[key][name]
+        ]
         if wrong:
-            yield ResultDifference(_position(unit.spec, wanted[key]), f"differs in {', '.join(wrong)}")
-    yield len(wanted)
+            yield ResultDifference(_position(unit.spec, right[key]), f"differs in {', '.join(wrong)}")
+    yield len(right)
 
 
 def _by_key(spec: WindowSpec, table: pa.Table) -> dict[tuple[object, ...], dict[str, object]]:

@@ -49,10 +49,10 @@ def _bounds(span: Interval) -> Document:
 
 
 def event(of: Mapping[str, object]) -> Document:
-    met, time, payload = of["watermark"], of["event_time"], of["payload"]
+    watermark, time, payload = of["watermark"], of["event_time"], of["payload"]
     if payload is None:  # its row has expired
         return {**of, "late": None}
-    late = met is not None and time <= met  # type: ignore[operator]
+    late = watermark is not None and time <= watermark  # type: ignore[operator]
     return {**of, "late": late, "payload": Verbatim(str(payload))}
 
 

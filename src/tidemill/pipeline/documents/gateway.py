@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tidemill.model.clock import ClockSteps
 from tidemill.model.gateway import BufferState, GatewayStatus, WindowOutput
 from tidemill.model.time import SECOND, format_duration, format_instant
-from tidemill.pipeline.documents.scrub import standing as scrub_standing
+from tidemill.pipeline.documents.scrub import scrub_status
 from tidemill.pipeline.documents.shapes import Document, instant
 from tidemill.pipeline.documents.shapes import status as stream_status
 
@@ -82,7 +82,7 @@ def project_status(
     ingestion, and the Spark sessions of running processes."""
     return {
         **stream_status(now, streams, faults),
-        "scrub": scrub_standing(scrub, now),
+        "scrub": scrub_status(scrub, now),
         "gateway": settings(gateway),
         "gateways": [status(one) for one in running],
         "ingest": health(ingest),

@@ -45,7 +45,7 @@ def remedy(of: Damage) -> str:
     return f"tidemill repair {of.stream}".rstrip()
 
 
-def standing(of: ScrubStatus, now: int) -> Document:
+def scrub_status(of: ScrubStatus, now: int) -> Document:
     """For `status`: the last full pass with its age, the current one, and what is damaged."""
     last = None
     if of.last_full is not None:

@@ -53,8 +53,8 @@ def _refused(word: str) -> object:
 
 
 def plan(name: str, of: SearchPlan) -> Document:
-    said = {"stream": name, "tenant": of.tenant, **asdict(of), "span": interval(of.span)}
-    return {**said, "completeness": completeness(of.completeness)}
+    document = {"stream": name, "tenant": of.tenant, **asdict(of), "span": interval(of.span)}
+    return {**document, "completeness": completeness(of.completeness)}
 
 
 def catalog(streams: Sequence[StreamFacts]) -> Document:

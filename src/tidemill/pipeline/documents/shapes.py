@@ -164,10 +164,10 @@ def entry(of: SliceEntry) -> Document:
 def _json(text: str) -> object:
     """What a sender attached; if it is not JSON, as a string."""
     try:
-        said: object = json.loads(text)
+        value: object = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return said
+    return value
 
 
 def landed(one: Landed) -> Document:

@@ -55,8 +55,8 @@ def _arrival(of: Arrival) -> Document:
 
 def row(of: Mapping[str, object]) -> Document:
     """A row of raw; its payload is written as it is."""
-    met, time = of["watermark"], of["event_time"]
-    late = met is not None and time <= met  # type: ignore[operator]
+    watermark, time = of["watermark"], of["event_time"]
+    late = watermark is not None and time <= watermark  # type: ignore[operator]
     return {**of, "late": late, "payload": Verbatim(str(of["payload"]))}
 
 

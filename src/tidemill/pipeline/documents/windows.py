@@ -52,7 +52,7 @@ def listed(views: Sequence[WindowView], *, more: bool) -> Document:
     return {"windows": [view(one) for one in views], "more": more}
 
 
-def story(of: WindowStory) -> Document:
+def details(of: WindowStory) -> Document:
     window, rules = of.view.window, of.rules
     lease = {"owner": window.owner, "until": instant(window.lease_until)} if window.owner else None
     return {

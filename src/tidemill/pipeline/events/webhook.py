@@ -121,11 +121,11 @@ class WebhookSender:
         _finish(connection, answer)
         return self._trouble(answer.status, answer.getheader("Retry-After"), now)
 
-    def _trouble(self, status: int, asked: str | None, now: int) -> Trouble | None:
+    def _trouble(self, status: int, retry_after: str | None, now: int) -> Trouble | None:
         if 200 <= status < 300:
             return None
         message = f"{self._where} answered {status} {http.client.responses.get(status, '')}".rstrip()
-        wait = _wait(asked, now) if asked is not None else None
+        wait = _wait(retry_after, now) if retry_after is not None else None
         if 300 <= status < 400:
             hint = "redirects are not followed: put the address it leads to in the configuration"
             return Trouble(message, hint, refused=True, retry_after=wait)
@@ -156,9 +156,9 @@ def _reason(error: Exception) -> str:
     return type(error).__name__
 
 
-def _wait(asked: str, now: int) -> int | None:
+def _wait(retry_after: str, now: int) -> int | None:
     """Microseconds of a Retry-After, which is seconds or a date; None if it is neither."""
-    text = asked.strip()
+    text = retry_after.strip()
     if text.isascii() and text.isdigit():
         return min(int(text[:12]) * SECOND, LONGEST_WAIT)
     try:

@@ -66,7 +66,7 @@ QUERY_KEYS: Final = (
     "as_of", "explain",
 )  # fmt: skip
 SEARCH_KEYS: Final = ("where", "filter", "between", "since", "order_by", "limit", "explain")
-WORDS: Final = {
+CHOICES: Final = {
     "edges": ("include", "exclude", "null"),
     "fill": ("null", "zero", "drop", "carry"),
     "format": ("rows", "series"),
@@ -94,31 +94,31 @@ def query_from(document: Document | str) -> Query:
     """The query of a document (or its JSON). Positions are those in `text_of` the query, so that errors of
     the plan can point there."""
     position = _Position("query")
-    asked = _mapping(_loaded(document, position), position)
-    _known(asked, QUERY_KEYS, position)
+    fields = _mapping(_loaded(document, position), position)
+    _known(fields, QUERY_KEYS, position)
     for needed in ("select", "from"):
-        if needed not in asked:
+        if needed not in fields:
             position.refuse(f"{needed!r} is missing", f"give {needed!r}; keys: {', '.join(QUERY_KEYS)}")
     query = Query(
-        items=tuple(_item(*each) for each in _some(asked["select"], position / "select")),
-        source=_path(asked["from"], position / "from"),
-        explain=_flag(asked, "explain", position),
-        where=_optional(asked, "where", position, lambda given, at: _condition(given, at, 0)),
-        filter=_optional(asked, "filter", position, lambda given, at: _condition(given, at, 0)),
-        time=_time(asked, position),
-        bucket=_bucket(asked, position),
-        timezone=_optional(asked, "timezone", position, _zone),
-        week_start=_optional(asked, "week_start", position, _word),
-        origin=_optional(asked, "origin", position, _origin),
-        groups=_optional(asked, "group_by", position, _groups) or (),
-        having=_optional(asked, "having", position, _having),
-        edges=_optional(asked, "edges", position, _word),
-        fill=_optional(asked, "fill", position, _word),
-        order=_optional(asked, "order_by", position, _order) or (),
-        limit=_optional(asked, "limit", position, _limit),
-        offset=_optional(asked, "offset", position, _limit) or 0,
-        format=_optional(asked, "format", position, _word),
-        as_of=_optional(asked, "as_of", position, _as_of),
+        items=tuple(_item(*each) for each in _some(fields["select"], position / "select")),
+        source=_path(fields["from"], position / "from"),
+        explain=_flag(fields, "explain", position),
+        where=_optional(fields, "where", position, lambda value, at: _condition(value, at, 0)),
+        filter=_optional(fields, "filter", position, lambda value, at: _condition(value, at, 0)),
+        time=_time(fields, position),
+        bucket=_bucket(fields, position),
+        timezone=_optional(fields, "timezone", position, _zone),
+        week_start=_optional(fields, "week_start", position, _choice),
+        origin=_optional(fields, "origin", position, _origin),
+        groups=_optional(fields, "group_by", position, _groups) or (),
+        having=_optional(fields, "having", position, _having),
+        edges=_optional(fields, "edges", position, _choice),
+        fill=_optional(fields, "fill", position, _choice),
+        order=_optional(fields, "order_by", position, _order) or (),
+        limit=_optional(fields, "limit", position, _limit),
+        offset=_optional(fields, "offset", position, _limit) or 0,
+        format=_optional(fields, "format", position, _choice),
+        as_of=_optional(fields, "as_of", position, _as_of),
     )
     return _positioned(query, position, parse)
 
@@ -126,15 +126,15 @@ def query_from(document: Document | str) -> Query:
 def search_from(document: Document | str) -> Search:
     """The search of a document (or its JSON); like `query_from`."""
     position = _Position("search")
-    asked = _mapping(_loaded(document, position), position)
-    _known(asked, SEARCH_KEYS, position)
+    fields = _mapping(_loaded(document, position), position)
+    _known(fields, SEARCH_KEYS, position)
     search = Search(
-        where=_optional(asked, "where", position, lambda given, at: _condition(given, at, 0)),
-        filter=_optional(asked, "filter", position, lambda given, at: _condition(given, at, 0)),
-        time=_time(asked, position),
-        order=_optional(asked, "order_by", position, _search_order) or (),
-        limit=_optional(asked, "limit", position, _limit),
-        explain=_flag(asked, "explain", position),
+        where=_optional(fields, "where", position, lambda value, at: _condition(value, at, 0)),
+        filter=_optional(fields, "filter", position, lambda value, at: _condition(value, at, 0)),
+        time=_time(fields, position),
+        order=_optional(fields, "order_by", position, _search_order) or (),
+        limit=_optional(fields, "limit", position, _limit),
+        explain=_flag(fields, "explain", position),
     )
     return _positioned(search, position, parse_search)
 
@@ -159,11 +159,11 @@ class _Position:
         raise QueryError(message, hint=hint, where=where)
 
 
-def _positioned(said: T, position: _Position, reader: Callable[[str], T]) -> T:
+def _positioned(parsed: T, position: _Position, reader: Callable[[str], T]) -> T:
     """The same, with the positions of its text, which is also checked against the limits of texts."""
-    assert isinstance(said, Query | Search)
+    assert isinstance(parsed, Query | Search)
     try:
-        return reader(text_of(said))
+        return reader(text_of(parsed))
     except QueryError as error:
         raise QueryError(error.message, hint=error.hint, where=f"{position.what}, as text") from None
 
@@ -208,8 +208,8 @@ def _loaded(document: Document | str, position: _Position) -> object:
         )
 
 
-def _kind(given: object) -> str:
-    match given:
+def _kind(value: object) -> str:
+    match value:
         case None:
             return "null"
         case bool():
@@ -222,36 +222,36 @@ def _kind(given: object) -> str:
             return "an object"
         case list() | tuple():
             return "a list"
-    return f"a {type(given).__name__}"
+    return f"a {type(value).__name__}"
 
 
-def _mapping(given: object, position: _Position, hint: str = "give an object") -> Mapping[str, object]:
-    if not isinstance(given, Mapping):
-        position.refuse(f"{_kind(given)} is not valid here", hint)
-    return given
+def _mapping(value: object, position: _Position, hint: str = "give an object") -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        position.refuse(f"{_kind(value)} is not valid here", hint)
+    return value
 
 
-def _text(given: object, position: _Position, hint: str) -> str:
-    if not isinstance(given, str):
-        position.refuse(f"{_kind(given)} is not valid here", hint)
+def _text(value: object, position: _Position, hint: str) -> str:
+    if not isinstance(value, str):
+        position.refuse(f"{_kind(value)} is not valid here", hint)
     try:
-        check_characters(given, "string", MAX_TEXT)
+        check_characters(value, "string", MAX_TEXT)
     except QueryError as error:
         position.refuse(error.message, error.hint)
-    return given
+    return value
 
 
-def _some(given: object, position: _Position) -> list[tuple[object, _Position]]:
+def _some(value: object, position: _Position) -> list[tuple[object, _Position]]:
     """The elements of a non-empty list, each with its position."""
-    if not isinstance(given, list | tuple):
-        position.refuse(f"{_kind(given)} is not valid here", "give a list")
-    if not 1 <= len(given) <= MAX_ELEMENTS:
-        position.refuse(f"the list has {len(given)} elements", f"give 1 to {MAX_ELEMENTS}")
-    return [(each, position / index) for index, each in enumerate(given)]
+    if not isinstance(value, list | tuple):
+        position.refuse(f"{_kind(value)} is not valid here", "give a list")
+    if not 1 <= len(value) <= MAX_ELEMENTS:
+        position.refuse(f"the list has {len(value)} elements", f"give 1 to {MAX_ELEMENTS}")
+    return [(each, position / index) for index, each in enumerate(value)]
 
 
-def _known(given: Mapping[str, object], keys: Sequence[str], position: _Position) -> None:
-    for key in given:
+def _known(value: Mapping[str, object], keys: Sequence[str], position: _Position) -> None:
+    for key in value:
         if key not in keys:
             (position / str(key)[:40]).refuse(
                 f"there is no key {str(key)[:40]!r} here", f"keys: {', '.join(keys)}"
@@ -259,104 +259,104 @@ def _known(given: Mapping[str, object], keys: Sequence[str], position: _Position
 
 
 def _optional(
-    asked: Mapping[str, object], key: str, position: _Position, reader: Callable[[object, _Position], T]
+    fields: Mapping[str, object], key: str, position: _Position, reader: Callable[[object, _Position], T]
 ) -> T | None:
-    return reader(asked[key], position / key) if key in asked else None
+    return reader(fields[key], position / key) if key in fields else None
 
 
-def _flag(asked: Mapping[str, object], key: str, position: _Position) -> bool:
-    given = asked.get(key, False)
-    if not isinstance(given, bool):
-        (position / key).refuse(f"{_kind(given)} is not valid here", "use true or false")
-    return given
+def _flag(fields: Mapping[str, object], key: str, position: _Position) -> bool:
+    value = fields.get(key, False)
+    if not isinstance(value, bool):
+        (position / key).refuse(f"{_kind(value)} is not valid here", "use true or false")
+    return value
 
 
-def _read(given: object, position: _Position, reader: Callable[[str], T], hint: str) -> T:
+def _read(value: object, position: _Position, reader: Callable[[str], T], hint: str) -> T:
     try:
-        return reader(_text(given, position, hint))
+        return reader(_text(value, position, hint))
     except InputError as error:
         position.refuse(error.message, error.hint)
 
 
-def _path(given: object, position: _Position) -> Path:
-    return _read(given, position, path_of, "give a name as a string")
+def _path(value: object, position: _Position) -> Path:
+    return _read(value, position, path_of, "give a name as a string")
 
 
-def _expression(given: object, position: _Position) -> Expression:
-    return _said(given, position, parse_expression)
+def _expression(value: object, position: _Position) -> Expression:
+    return _parsed_text(value, position, parse_expression)
 
 
-def _said(given: object, position: _Position, reader: Callable[[str], T]) -> T:
-    text = _text(given, position, 'give a value as a string, such as "count" or "sum(latency_ms) / count"')
+def _parsed_text(value: object, position: _Position, reader: Callable[[str], T]) -> T:
+    text = _text(value, position, 'give a value as a string, such as "count" or "sum(latency_ms) / count"')
     try:
         return reader(text)
     except QueryError as error:
         position.refuse(error.message, error.hint)
 
 
-def _having(given: object, position: _Position) -> Having:
-    return _said(given, position, parse_having)
+def _having(value: object, position: _Position) -> Having:
+    return _parsed_text(value, position, parse_having)
 
 
-def _zone(given: object, position: _Position) -> Choice:
-    return Choice(_text(given, position, 'give the name of a time zone as a string, such as "Europe/Paris"'))
+def _zone(value: object, position: _Position) -> Choice:
+    return Choice(_text(value, position, 'give the name of a time zone as a string, such as "Europe/Paris"'))
 
 
-def _origin(given: object, position: _Position) -> OriginClause:
-    moment = _moment(given, position)
+def _origin(value: object, position: _Position) -> OriginClause:
+    moment = _moment(value, position)
     if isinstance(moment, Now):
         position.refuse("buckets cannot start at now", 'give an instant such as "2024-01-01T06:00:00Z"')
     return OriginClause(moment)
 
 
-def _as_of(given: object, position: _Position) -> AsOfClause:
-    found = _since(given, position)
+def _as_of(value: object, position: _Position) -> AsOfClause:
+    found = _since(value, position)
     return AsOfClause(Now(-found.duration) if isinstance(found, Since) else found.start)
 
 
-def _item(given: object, position: _Position) -> Item:
-    if isinstance(given, str):
-        return Item(_expression(given, position))
-    asked = _mapping(given, position, 'give a value such as "count", or {"value": "count", "as": "events"}')
-    _known(asked, ("value", "as"), position)
-    if "value" not in asked:
+def _item(value: object, position: _Position) -> Item:
+    if isinstance(value, str):
+        return Item(_expression(value, position))
+    fields = _mapping(value, position, 'give a value such as "count", or {"value": "count", "as": "events"}')
+    _known(fields, ("value", "as"), position)
+    if "value" not in fields:
         position.refuse("'value' is missing", 'give {"value": "count", "as": "events"}')
-    return Item(_expression(asked["value"], position / "value"), _optional(asked, "as", position, _path))
+    return Item(_expression(fields["value"], position / "value"), _optional(fields, "as", position, _path))
 
 
-def _groups(given: object, position: _Position) -> tuple[Path, ...]:
-    return tuple(_path(*each) for each in _some(given, position))
+def _groups(value: object, position: _Position) -> tuple[Path, ...]:
+    return tuple(_path(*each) for each in _some(value, position))
 
 
-def _word(given: object, position: _Position) -> Choice:
-    choices = WORDS[position.key]
-    if not isinstance(given, str) or given not in choices:
-        shown = repr(given[:40]) if isinstance(given, str) else _kind(given)
+def _choice(value: object, position: _Position) -> Choice:
+    choices = CHOICES[position.key]
+    if not isinstance(value, str) or value not in choices:
+        shown = repr(value[:40]) if isinstance(value, str) else _kind(value)
         position.refuse(f"{shown} is not valid here", f"use one of {', '.join(choices)}")
-    return Choice(given)
+    return Choice(value)
 
 
-def _limit(given: object, position: _Position) -> int:
-    if type(given) is not int or given not in range(INT64.stop):
+def _limit(value: object, position: _Position) -> int:
+    if type(value) is not int or value not in range(INT64.stop):
         position.refuse(
-            f"{_kind(given)} is not valid here" if type(given) is not int else f"{given} is out of range",
+            f"{_kind(value)} is not valid here" if type(value) is not int else f"{value} is out of range",
             f"use a whole number from 0 to {INT64.stop - 1}",
         )
-    return given
+    return value
 
 
-def _time(asked: Mapping[str, object], position: _Position) -> Between | Since | None:
-    if "between" in asked and "since" in asked:
+def _time(fields: Mapping[str, object], position: _Position) -> Between | Since | None:
+    if "between" in fields and "since" in fields:
         (position / "since").refuse("'between' is given too", "give one of 'between' and 'since'")
-    if "since" in asked:
-        return _since(asked["since"], position / "since")
-    if "between" not in asked:
+    if "since" in fields:
+        return _since(fields["since"], position / "since")
+    if "between" not in fields:
         return None
     at = position / "between"
-    bounds = _some(asked["between"], at)
+    bounds = _some(fields["between"], at)
     if len(bounds) != 2:
         at.refuse(f"the list has {len(bounds)} elements", "give [start, end], two instants")
-    start, end = (_moment(given, where) for given, where in bounds)
+    start, end = (_moment(value, where) for value, where in bounds)
     try:
         checked_span(start, end)
     except InputError as error:
@@ -364,61 +364,61 @@ def _time(asked: Mapping[str, object], position: _Position) -> Between | Since |
     return Between(start, end)
 
 
-def _since(given: object, position: _Position) -> Between | Since:
-    if isinstance(given, str):
-        found = _read(given, position, since_of, "")
+def _since(value: object, position: _Position) -> Between | Since:
+    if isinstance(value, str):
+        found = _read(value, position, since_of, "")
         if isinstance(found, Since):
             return found
     else:
-        found = _moment(given, position, 'give a duration such as "2h", or an instant')
+        found = _moment(value, position, 'give a duration such as "2h", or an instant')
     if isinstance(found, Now) and found.offset <= 0:
         return Since(-found.offset)
     return Between(found, Now())
 
 
 def _moment(
-    given: object,
+    value: object,
     position: _Position,
     hint: str = 'give an instant such as "2024-01-15T14:00:00Z" or "now-1h", or an epoch number',
 ) -> Moment:
-    if isinstance(given, int | float | Decimal) and not isinstance(given, bool):
-        return _read(str(given), position, epoch_of, hint)
-    return _read(given, position, moment_of, hint)
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return _read(str(value), position, epoch_of, hint)
+    return _read(value, position, moment_of, hint)
 
 
-def _bucket(asked: Mapping[str, object], position: _Position) -> Rollup | Every | None:
-    if "rollup" in asked and "interval" in asked:
+def _bucket(fields: Mapping[str, object], position: _Position) -> Rollup | Every | None:
+    if "rollup" in fields and "interval" in fields:
         (position / "interval").refuse("'rollup' is given too", "give one of 'rollup' and 'interval'")
-    if "rollup" in asked:
-        return Rollup(_text(asked["rollup"], position / "rollup", 'give a level such as "1m"'))
-    if "interval" in asked:
+    if "rollup" in fields:
+        return Rollup(_text(fields["rollup"], position / "rollup", 'give a level such as "1m"'))
+    if "interval" in fields:
         at = position / "interval"
-        return _read(asked["interval"], at, every_of, 'give a duration such as "30s" or "1mo"')
+        return _read(fields["interval"], at, every_of, 'give a duration such as "30s" or "1mo"')
     return None
 
 
-def _keys(given: object, position: _Position) -> list[tuple[object, bool, _Position]]:
+def _keys(value: object, position: _Position) -> list[tuple[object, bool, _Position]]:
     """What to order by, whether descending, and the position."""
     found: list[tuple[object, bool, _Position]] = []
-    for key, at in _some(given, position):
+    for key, at in _some(value, position):
         if isinstance(key, str):
             found.append((key, False, at))
             continue
-        asked = _mapping(key, at, 'give a name, or {"by": name, "desc": true}')
-        _known(asked, ("by", "desc"), at)
-        if "by" not in asked:
+        fields = _mapping(key, at, 'give a name, or {"by": name, "desc": true}')
+        _known(fields, ("by", "desc"), at)
+        if "by" not in fields:
             at.refuse("'by' is missing", 'give {"by": name, "desc": true}')
-        found.append((asked["by"], _flag(asked, "desc", at), at / "by"))
+        found.append((fields["by"], _flag(fields, "desc", at), at / "by"))
     return found
 
 
-def _order(given: object, position: _Position) -> tuple[OrderKey, ...]:
-    return tuple(OrderKey(_expression(by, at), descending) for by, descending, at in _keys(given, position))
+def _order(value: object, position: _Position) -> tuple[OrderKey, ...]:
+    return tuple(OrderKey(_expression(by, at), descending) for by, descending, at in _keys(value, position))
 
 
-def _search_order(given: object, position: _Position) -> tuple[tuple[str, bool], ...]:
+def _search_order(value: object, position: _Position) -> tuple[tuple[str, bool], ...]:
     order: dict[str, bool] = {}
-    for by, descending, at in _keys(given, position):
+    for by, descending, at in _keys(value, position):
         if not isinstance(by, str) or by not in SEARCH_ORDERS or by in order:
             hint = f"order by {' or '.join(SEARCH_ORDERS)}, each once"
             at.refuse(f"{_kind(by) if not isinstance(by, str) else repr(by[:40])} is not valid here", hint)
@@ -434,74 +434,76 @@ _FORMS: Final = (
 )
 
 
-def _condition(given: object, position: _Position, depth: int) -> Condition:
-    asked = _mapping(given, position, _FORMS)
+def _condition(value: object, position: _Position, depth: int) -> Condition:
+    fields = _mapping(value, position, _FORMS)
     if depth > MAX_DEPTH:
         position.refuse("the condition is nested too deeply", f"{MAX_DEPTH} levels at most")
     for word, join in (("and", All), ("or", AnyOf)):
-        if word in asked:
-            _known(asked, (word,), position)
-            terms = tuple(_condition(term, at, depth + 1) for term, at in _some(asked[word], position / word))
+        if word in fields:
+            _known(fields, (word,), position)
+            terms = tuple(
+                _condition(term, at, depth + 1) for term, at in _some(fields[word], position / word)
+            )
             return join(terms) if len(terms) > 1 else terms[0]
-    if "not" in asked:
-        _known(asked, ("not",), position)
-        return Not(_condition(asked["not"], position / "not", depth + 1))
-    return _test(asked, position)
+    if "not" in fields:
+        _known(fields, ("not",), position)
+        return Not(_condition(fields["not"], position / "not", depth + 1))
+    return _test(fields, position)
 
 
-def _test(asked: Mapping[str, object], position: _Position) -> Condition:
-    name = "dimension" if "dimension" in asked else "field"
-    operator = asked.get("op")
-    if name not in asked or "op" not in asked:
+def _test(fields: Mapping[str, object], position: _Position) -> Condition:
+    name = "dimension" if "dimension" in fields else "field"
+    operator = fields.get("op")
+    if name not in fields or "op" not in fields:
         position.refuse("this is no condition", _FORMS)
     if not isinstance(operator, str) or operator not in OPERATORS:
         shown = repr(operator[:40]) if isinstance(operator, str) else _kind(operator)
         (position / "op").refuse(f"{shown} is no operator", f"operators: {', '.join(OPERATORS)}")
     kind, negated = NEGATABLE.get(operator, (operator, False))
     needed = {"in": ("values",), "between": ("values",), "is_null": ()}.get(kind, ("value",))
-    _known(asked, (name, "op", *needed), position)
+    _known(fields, (name, "op", *needed), position)
     for key in needed:
-        if key not in asked:
+        if key not in fields:
             position.refuse(f"{key!r} is missing", f"{operator!r} needs {key!r}")
-    path = _path(asked[name], position / name)
+    path = _path(fields[name], position / name)
     if kind == "is_null":
         return IsNull(path, negated)
     if kind == "in":
-        values = _some(asked["values"], position / "values")
+        values = _some(fields["values"], position / "values")
         return Among(path, tuple(Literally(_scalar(*each)) for each in values), negated)
     if kind == "between":
-        return _within(path, asked["values"], position / "values", negated)
+        return _within(path, fields["values"], position / "values", negated)
     at = position / "value"
     if kind in ("like", "ilike"):
-        pattern = _text(asked["value"], at, "give a pattern as a string")
+        pattern = _text(fields["value"], at, "give a pattern as a string")
         if is_open(pattern):
             at.refuse(*OPEN_ESCAPE)
         return Like(path, Literally(pattern), negated, kind == "ilike")
-    return Compare(path, operator, Literally(_scalar(asked["value"], at)))
+    return Compare(path, operator, Literally(_scalar(fields["value"], at)))
 
 
-def _within(path: Path, given: object, position: _Position, negated: bool) -> Condition:
-    bounds = _some(given, position)
+def _within(path: Path, value: object, position: _Position, negated: bool) -> Condition:
+    bounds = _some(value, position)
     if len(bounds) != 2:
         position.refuse(f"the list has {len(bounds)} elements", "give [low, high], both included")
     low, high = (Literally(_scalar(*each)) for each in bounds)
     return Within(path, low, high, negated)
 
 
-def _scalar(given: object, position: _Position) -> Scalar:
-    if isinstance(given, bool):
-        return given
-    if isinstance(given, str):
-        return _text(given, position, "")
-    if isinstance(given, float) and math.isfinite(given):
-        given = repr(given)  # the shortest decimal that reads back as it: what was written
-    elif isinstance(given, int | Decimal):
-        given = _digits(given, position)
+def _scalar(value: object, position: _Position) -> Scalar:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, position, "")
+    if isinstance(value, float) and math.isfinite(value):
+        value = repr(value)  # the shortest decimal that reads back as it: what was written
+    elif isinstance(value, int | Decimal):
+        value = _digits(value, position)
     else:
         hint = "use a string, a number, true or false; for null there is the operator is_null"
-        position.refuse(f"{_kind(given)} is not valid here", hint)
+        position.refuse(f"{_kind(value)} is not valid here", hint)
     try:
-        number = number_of(given)
+        number = number_of(value)
     except InputError as error:
         position.refuse(error.message, error.hint)
     holds_64_bits = position.what == "query" and not position.pointer.startswith("/filter")
@@ -510,8 +512,8 @@ def _scalar(given: object, position: _Position) -> Scalar:
     return number
 
 
-def _digits(given: int | Decimal, position: _Position) -> str:
+def _digits(value: int | Decimal, position: _Position) -> str:
     try:
-        return str(given)
+        return str(value)
     except ValueError:  # an integer too long for Python to print
         position.refuse("the number is too long", f"use {MAX_DIGITS} digits at most")

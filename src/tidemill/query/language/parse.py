@@ -123,11 +123,11 @@ def pointed(error: QueryError, text: str, what: str = "query") -> QueryError:
 def _parsed(text: str, what: str, read: Callable[[_Reader], T]) -> T:
     try:
         scanner = Scanner(text, what, keywords=_WORDS, longest=MAX_TEXT)
-        said = read(_Reader(scanner))
+        parsed = read(_Reader(scanner))
         scanner.end()
     except QueryError as error:
         raise pointed(error, text, what) from None
-    return said
+    return parsed
 
 
 class _Reader:

@@ -39,10 +39,10 @@ _BINDS: Final = {"+": 1, "-": 1, "*": 2, "/": 2}  # the greater, the tighter
 _TIGHTEST: Final = 3
 
 
-def text_of(said: Query | Search) -> str:
+def text_of(query: Query | Search) -> str:
     """The text: clauses in a fixed order, names without backticks where possible, strings in single
     quotes."""
-    clauses = _query(said) if isinstance(said, Query) else _search(said)
+    clauses = _query(query) if isinstance(query, Query) else _search(query)
     return " ".join(clauses)
 
 

@@ -78,16 +78,16 @@ def _parsed(text: str, engine: duckdb.DuckDBPyConnection) -> Sequence[Tree]:
     found = engine.execute(f"SELECT json_serialize_sql($1::VARCHAR, {options})", [text]).fetchone()
     assert found is not None
     try:
-        said = json.loads(found[0])
+        result = json.loads(found[0])
     except RecursionError:
         raise QueryError("the statement is nested too deeply", hint="take it apart with WITH") from None
-    if not said["error"]:
-        statements: Sequence[Tree] = said["statements"]
+    if not result["error"]:
+        statements: Sequence[Tree] = result["statements"]
         return statements
-    if said["error_type"] == "parser":
-        position = said.get("position")
+    if result["error_type"] == "parser":
+        position = result.get("position")
         raise QueryError(
-            str(said["error_message"]),
+            str(result["error_message"]),
             hint=f"the SQL is that of DuckDB; {_ONLY}",
             position=int(position) if position is not None else None,
         )

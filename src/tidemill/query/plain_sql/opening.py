@@ -140,7 +140,7 @@ def _quarantine(warehouse: Warehouse, view: View, stream: Stream, tenant: str | 
     snapshot = warehouse.snapshot("quarantine", stream.name)
     only = None
     if tenant is not None and stream.tenant.value != tenant:
-        only = _theirs(warehouse, snapshot, tenant)
+        only = _rows_of_tenant(warehouse, snapshot, tenant)
     rows = _scan(snapshot, tables.QUARANTINE, _QUARANTINE_BOUNDS, None, only)
     gone = [
         *_expired(warehouse, stream.name, QUARANTINE, "quarantine"),
@@ -149,7 +149,7 @@ def _quarantine(warehouse: Warehouse, view: View, stream: Stream, tenant: str | 
     return OpenView(view, rows, views.quarantine_columns(tables.QUARANTINE.names), missing=gone)
 
 
-def _theirs(warehouse: Warehouse, snapshot: Snapshot | None, tenant: str) -> ds.Expression:
+def _rows_of_tenant(warehouse: Warehouse, snapshot: Snapshot | None, tenant: str) -> ds.Expression:
     """A tenant's records in quarantine: those that name it, and those that name none and came with its
     token."""
     only = equals(_TENANT, tenant)

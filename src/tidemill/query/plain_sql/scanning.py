@@ -70,9 +70,9 @@ class FileScan(ds.FileSystemDataset):  # type: ignore[misc]
         self, columns: object = None, filter: ds.Expression | None = None, **options: Any
     ) -> ds.Scanner:
         """The object that DuckDB calls."""
-        wanted = self._only if filter is None else filter if self._only is None else self._only & filter
+        condition = self._only if filter is None else filter if self._only is None else self._only & filter
         try:
-            for fragment in self.get_fragments(wanted):
+            for fragment in self.get_fragments(condition):
                 self._guard()
                 check = self._checks[fragment.path]
                 check() if check is not None else check_part(fragment.path)
@@ -81,7 +81,7 @@ class FileScan(ds.FileSystemDataset):  # type: ignore[misc]
         except TidemillError as error:
             self.failure = error
             raise
-        return super().scanner(columns=columns, filter=wanted, **{**options, **_AHEAD})
+        return super().scanner(columns=columns, filter=condition, **{**options, **_AHEAD})
 
 
 def parts_scan(

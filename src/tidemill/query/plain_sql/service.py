@@ -126,7 +126,7 @@ class SqlAnswer:
 
 
 def run_sql(
-    warehouse: Warehouse, text: str, whose: TenantChoice, limits: SqlLimits, *, strict: bool = False
+    warehouse: Warehouse, text: str, tenants: TenantChoice, limits: SqlLimits, *, strict: bool = False
 ) -> SqlAnswer:
     """The answer to one statement; its rows are computed while they are read."""
     known = declared_views(warehouse.project.streams)
@@ -137,7 +137,7 @@ def run_sql(
             run.close()
             return _listed(list_views(warehouse), limits)
         views = [known[key] for key in sorted(statement.views)]
-        opened, lacks = _opened(warehouse, views, whose)
+        opened, lacks = _opened(warehouse, views, tenants)
         if strict:
             for one in lacks.values():
                 one.check()
@@ -312,9 +312,9 @@ class _Run:
         except TidemillError:
             raise
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            raise self._told(str(error)) from error
+            raise self._error_for(str(error)) from error
 
-    def _told(self, message: str) -> TidemillError:
+    def _error_for(self, message: str) -> TidemillError:
         if self._is_late.is_set():
             return self._too_long()
         for one in self._scans:

@@ -62,10 +62,14 @@ class ColumnFilter:
     def _bounds(self, group: int, path: str) -> Bounds | None:
         """Minimum and maximum of a column; None: unknown, or not of all rows."""
         each = self._columns[path]
-        said = self._file.metadata.row_group(group).column(self._leaves[each.leaf]).statistics
-        if said is None or not said.has_min_max or (len(each.path) > 1 and said.null_count != 0):
+        statistics = self._file.metadata.row_group(group).column(self._leaves[each.leaf]).statistics
+        if (
+            statistics is None
+            or not statistics.has_min_max
+            or (len(each.path) > 1 and statistics.null_count != 0)
+        ):
             return None
-        low, high = said.min, said.max
+        low, high = statistics.min, statistics.max
         return (low, high) if isinstance(low, str | int | Decimal | float) else None
 
     def rows(self, groups: Sequence[int], inside: pa.Array) -> tuple[Mask, Mask]:
@@ -105,8 +109,8 @@ def _doubles_of(condition: Condition, columns: Mapping[str, RawColumn]) -> dict[
     for test in tests_in(condition):
         if columns[test.operand.text].column.type == "float":
             numbers = [literal.value for literal in values_of_test(test)]
-            mine = [float(n) for n in numbers if not isinstance(n, str) and _kind(n) == "number"]
-            found.setdefault(test.operand.text, []).extend(mine)
+            doubles = [float(n) for n in numbers if not isinstance(n, str) and _kind(n) == "number"]
+            found.setdefault(test.operand.text, []).extend(doubles)
     return found
 
 

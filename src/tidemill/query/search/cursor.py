@@ -33,17 +33,17 @@ class Cursor:
 
     def text(self, identity: str) -> str:
         span = None if self.span is None else [self.span.start, self.span.end]
-        said = [_VERSION, identity, span, self.bound, list(self.after)]
-        body = json.dumps(said, separators=(",", ":")).encode()
+        fields = [_VERSION, identity, span, self.bound, list(self.after)]
+        body = json.dumps(fields, separators=(",", ":")).encode()
         return base64.urlsafe_b64encode(_check(body) + body).decode().rstrip("=")
 
 
 def identity_of(search: Search, stream: str, tenant: str | None) -> str:
     """Equal for equivalent searches; the size of a page is not part of it."""
-    said = repr(
+    identity = repr(
         (stream, tenant, _plain(search.where), _plain(search.filter), _plain(search.time), search.order)
     )
-    return hashlib.blake2b(said.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
+    return hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 def read_cursor(text: str, identity: str) -> Cursor:
@@ -61,8 +61,8 @@ def read_cursor(text: str, identity: str) -> Cursor:
     return found
 
 
-def _key(said: list[int]) -> Key:
-    value, seq, line = said
+def _key(numbers: list[int]) -> Key:
+    value, seq, line = numbers
     return int(value), int(seq), int(line)
 
 
@@ -70,11 +70,11 @@ def _check(body: bytes) -> bytes:
     return hashlib.blake2b(body, digest_size=_CHECK, person=b"tidemill cursor").digest()
 
 
-def _plain(said: object) -> object:
+def _plain(node: object) -> object:
     """The search without positions in the text."""
-    if isinstance(said, tuple):
-        return tuple(map(_plain, said))
-    fields = getattr(said, "__dataclass_fields__", None)
+    if isinstance(node, tuple):
+        return tuple(map(_plain, node))
+    fields = getattr(node, "__dataclass_fields__", None)
     if fields is None:
-        return said
-    return (type(said).__name__, *(_plain(getattr(said, name)) for name in fields if name != "position"))
+        return node
+    return (type(node).__name__, *(_plain(getattr(node, name)) for name in fields if name != "position"))

@@ -66,7 +66,7 @@ class SearchScope:
 
 @dataclass(frozen=True, slots=True)
 class FindUnit:
-    wanted: SearchScope
+    scope: SearchScope
     number: int  # of the part, among those that are considered
     raw: str
     rows: int
@@ -119,39 +119,39 @@ class KnownRows:
 class _Finder:
     def __init__(self, unit: FindUnit) -> None:
         self._unit = unit
-        self._wanted = unit.wanted
+        self._scope = unit.scope
         self._metadata = metadata_of(unit.raw)
         sizes = [self._metadata.row_group(g).num_rows for g in range(self._metadata.num_row_groups)]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
         # Conditions on payloads, each with whether `tenant` in it is the column of raw.
-        self._asked = [(self._wanted.filter, False)] if self._wanted.filter is not None else []
+        self._conditions = [(self._scope.filter, False)] if self._scope.filter is not None else []
         self._filters: dict[int, ColumnFilter | None] = {}
         self._tally = Tally()
         self._fetched = 0
         self._filtered = 0
 
     def hits(self) -> Hits:
-        unit, wanted = self._unit, self._wanted
+        unit, scope = self._unit, self._scope
         with open_part(unit.raw, ("tenant", "slice"), metadata=self._metadata) as file:
             self._file = file
             self._declared = declared_in(file, unit.raw)
-            conditions = [wanted.filter, wanted.where]
+            conditions = [scope.filter, scope.where]
             paths = [".".join(path.segments) for each in conditions for path in paths_in(each)]
             self._payloads = _Payloads(file, PartPayloads(self._declared, paths))
             mask = self._by_index()
             value, seq, line, row = self._narrow(mask)
             order = np.lexsort((line, seq, value))
-            if wanted.descending:
+            if scope.descending:
                 order = order[::-1]
             value, seq, line, row = value[order], seq[order], line[order], row[order]
             total: int | None = None
-            if not wanted.total:
+            if not scope.total:
                 passed = self._first(row, np.flatnonzero(self._beyond(value, seq, line)))
             else:
                 passed = np.flatnonzero(self._passing(row))
                 total = passed.size
                 beyond = self._beyond(value[passed], seq[passed], line[passed])
-                passed = passed[beyond][: wanted.limit]
+                passed = passed[beyond][: scope.limit]
         return Hits(
             unit.number, value[passed], seq[passed], line[passed], row[passed],
             total, self._tally.entries, self._tally.groups, self._fetched, self._filtered,
@@ -161,22 +161,22 @@ class _Finder:
 
     def _by_index(self) -> Mask:
         """Rows that may match; what the index cannot decide is left to their payloads."""
-        wanted, unit = self._wanted, self._unit
+        scope, unit = self._scope, self._unit
         everything = np.ones(unit.rows, np.bool_)
-        if wanted.where is None:
+        if scope.where is None:
             return everything
         if unit.index is None:
-            self._asked.insert(0, (wanted.where, self._names_tenant()))
+            self._conditions.insert(0, (scope.where, self._names_tenant()))
             return everything
         with index_source(unit.index, unit.rows, self._extra()) as source:
             self._tally = source.tally
-            return Matcher(source).rows(wanted.where)
+            return Matcher(source).rows(scope.where)
 
     def _names_tenant(self) -> bool:
         """Whether `tenant` in WHERE is the column of raw, which a search over all tenants can name."""
-        if self._wanted.tenant is not None or TENANT in self._wanted.indexed:
+        if self._scope.tenant is not None or TENANT in self._scope.indexed:
             return False
-        return any(path.segments == (TENANT,) for path in paths_in(self._wanted.where))
+        return any(path.segments == (TENANT,) for path in paths_in(self._scope.where))
 
     def _extra(self) -> dict[str, list[EntryGroup]]:
         if not self._names_tenant():
@@ -188,9 +188,9 @@ class _Finder:
 
     def _narrow(self, mask: Mask) -> tuple[Ints, Ints, Ints, Ints]:
         pieces: list[tuple[Ints, Ints, Ints, Ints]] = []
-        column = COLUMN[self._wanted.order]
+        column = COLUMN[self._scope.order]
         names = list(dict.fromkeys(["event_time", "tenant", "slice", "line", column]))
-        enough = _Enough(self._wanted) if not self._asked else None
+        enough = _Enough(self._scope) if not self._conditions else None
         for edge, group in self._groups():
             if enough is not None and enough.without(edge):
                 break
@@ -217,40 +217,40 @@ class _Finder:
     def _groups(self) -> list[tuple[int, int]]:
         """Row groups, each with an instant that none of its rows precedes, in that order."""
         groups = range(self._metadata.num_row_groups)
-        if self._wanted.order != "ts":
+        if self._scope.order != "ts":
             return [(0, group) for group in groups]
-        side = 1 if self._wanted.descending else 0
+        side = 1 if self._scope.descending else 0
         edges = [self._time(group)[side] for group in groups]
-        return sorted(zip(edges, groups, strict=True), reverse=self._wanted.descending)
+        return sorted(zip(edges, groups, strict=True), reverse=self._scope.descending)
 
     def _kept(self, table: pa.Table, rows: Ints) -> tuple[Mask, Ints]:
         """Which of these rows of a group belong to the tenant, the span and the visible slices."""
-        wanted = self._wanted
+        scope = self._scope
         slices = one(table.column("slice"))
         offsets = [self._unit.seqs(slice) for slice in slices.dictionary.to_pylist()]
         code = slices.indices.to_numpy(zero_copy_only=False)[rows]
         seq = np.array([offset if offset is not None else _MOST for offset in offsets], np.int64)[code]
-        keep: Mask = seq <= wanted.bound
-        if wanted.span is not None:
+        keep: Mask = seq <= scope.bound
+        if scope.span is not None:
             time = _ints(table.column("event_time"))[rows]
-            keep &= (time >= wanted.span.start) & (time < wanted.span.end)
-        if wanted.tenant is not None:
+            keep &= (time >= scope.span.start) & (time < scope.span.end)
+        if scope.tenant is not None:
             tenants = one(table.column("tenant"))
-            is_theirs = np.array([name == wanted.tenant for name in tenants.dictionary.to_pylist()], np.bool_)
+            is_theirs = np.array([name == scope.tenant for name in tenants.dictionary.to_pylist()], np.bool_)
             keep &= is_theirs[tenants.indices.to_numpy(zero_copy_only=False)[rows]]
         return keep, seq
 
     def _may_hold(self, group: int) -> bool:
-        wanted = self._wanted
+        scope = self._scope
         low, high = self._time(group)
-        if wanted.span is not None and (high < wanted.span.start or low >= wanted.span.end):
+        if scope.span is not None and (high < scope.span.start or low >= scope.span.end):
             return False
-        if is_before(low, high, wanted):
+        if is_before(low, high, scope):
             return False
-        if wanted.tenant is not None:
+        if scope.tenant is not None:
             low_name, high_name = self._bounds(group, "tenant", raw=False)
             if isinstance(low_name, str) and isinstance(high_name, str):
-                return low_name <= wanted.tenant <= high_name
+                return low_name <= scope.tenant <= high_name
         return True
 
     def _time(self, group: int) -> tuple[int, int]:
@@ -260,33 +260,33 @@ class _Finder:
 
     def _bounds(self, group: int, column: str, *, raw: bool = True) -> tuple[object, object]:
         offset = self._file.schema_arrow.get_field_index(column)
-        said = self._metadata.row_group(group).column(offset).statistics
-        if said is None or not said.has_min_max:
+        statistics = self._metadata.row_group(group).column(offset).statistics
+        if statistics is None or not statistics.has_min_max:
             return None, None
-        return (said.min_raw, said.max_raw) if raw else (said.min, said.max)
+        return (statistics.min_raw, statistics.max_raw) if raw else (statistics.min, statistics.max)
 
     def _beyond(self, value: Ints, seq: Ints, line: Ints) -> Mask:
         """Rows after the end of the last page."""
-        after = self._wanted.after
+        after = self._scope.after
         if after is None:
             return np.ones(value.size, np.bool_)
-        sign = -1 if self._wanted.descending else 1
+        sign = -1 if self._scope.descending else 1
         found: Mask = np.zeros(value.size, np.bool_)
         same: Mask = np.ones(value.size, np.bool_)
-        for mine, its in zip((value, seq, line), after, strict=True):
-            found |= same & ((mine > its) if sign > 0 else (mine < its))
-            same &= mine == its
+        for value_of_row, last in zip((value, seq, line), after, strict=True):
+            found |= same & ((value_of_row > last) if sign > 0 else (value_of_row < last))
+            same &= value_of_row == last
         return found
 
     def _may_pass(self, group: int) -> bool:
         """Whether a row of the group can pass the conditions on fields, by the statistics of its columns."""
-        filters = (self._by_columns(number) for number in range(len(self._asked)))
+        filters = (self._by_columns(number) for number in range(len(self._conditions)))
         return all(each is None or each.may_match(group) for each in filters)
 
     def _by_columns(self, number: int) -> ColumnFilter | None:
         """The condition on the columns of the part; None: payloads are needed."""
         if number not in self._filters:
-            condition, with_tenant = self._asked[number]
+            condition, with_tenant = self._conditions[number]
             found = None if with_tenant else column_filter(condition, self._declared, self._file)
             self._filters[number] = found
         return self._filters[number]
@@ -296,31 +296,31 @@ class _Finder:
     def _first(self, row: Ints, candidates: Ints) -> Ints:
         """The first candidates that pass, as many as are needed; tried in growing batches."""
         found: list[Ints] = []
-        count, done, step = 0, 0, max(_FIRST_ROWS, 2 * self._wanted.limit)
-        while done < candidates.size and count < self._wanted.limit:
+        count, done, step = 0, 0, max(_FIRST_ROWS, 2 * self._scope.limit)
+        while done < candidates.size and count < self._scope.limit:
             these = candidates[done : done + step]
             passed = these[self._passing(row[these])]
             found.append(passed)
             count += passed.size
             done += step
             step *= 4
-        return np.concatenate([np.empty(0, np.int64), *found])[: self._wanted.limit]
+        return np.concatenate([np.empty(0, np.int64), *found])[: self._scope.limit]
 
     def _passing(self, row: Ints) -> Mask:
         """Rows whose payload meets all conditions; row groups are read one after the other."""
-        if not self._asked:
+        if not self._conditions:
             return np.ones(row.size, np.bool_)
         self._filtered += row.size
         passed = np.zeros(row.size, np.bool_)
         groups = np.searchsorted(self._starts, row, "right") - 1
         for group in np.unique(groups).tolist():
-            mine = np.flatnonzero(groups == group)
-            passed[mine] = self._passing_in_group(group, pa.array(row[mine] - self._starts[group]))
+            of_group = np.flatnonzero(groups == group)
+            passed[of_group] = self._passing_in_group(group, pa.array(row[of_group] - self._starts[group]))
         return passed
 
     def _passing_in_group(self, group: int, inside: pa.Array) -> Mask:
         passed = np.ones(len(inside), np.bool_)
-        for number in range(len(self._asked)):
+        for number in range(len(self._conditions)):
             found = self._by_columns(number)
             if found is None:
                 passed &= self._by_payload(number, group, inside)
@@ -333,7 +333,7 @@ class _Finder:
         return passed
 
     def _by_payload(self, number: int, group: int, inside: pa.Array) -> Mask:
-        condition, with_tenant = self._asked[number]
+        condition, with_tenant = self._conditions[number]
         extra: dict[str, list[EntryGroup]] = {}
         if with_tenant:
             column = self._file.read_row_group(group, [TENANT], use_threads=False).column(TENANT)
@@ -341,18 +341,18 @@ class _Finder:
         return holds(condition, self._payloads.of(group).take(inside), extra)
 
 
-def is_before(low: int, high: int, wanted: SearchScope) -> bool:
+def is_before(low: int, high: int, scope: SearchScope) -> bool:
     """Whether all rows between these instants were on earlier pages and need not be counted."""
-    if wanted.total or wanted.after is None or wanted.order != "ts":
+    if scope.total or scope.after is None or scope.order != "ts":
         return False
-    return low > wanted.after[0] if wanted.descending else high < wanted.after[0]
+    return low > scope.after[0] if scope.descending else high < scope.after[0]
 
 
 class _Enough:
     """Whether the rows found fill the page, so that no later group can add to it."""
 
-    def __init__(self, wanted: SearchScope) -> None:
-        self._wanted = wanted
+    def __init__(self, scope: SearchScope) -> None:
+        self._scope = scope
         self._values: list[Ints] = []
         self._count = 0
 
@@ -361,13 +361,13 @@ class _Enough:
         self._count += values.size
 
     def without(self, edge: int) -> bool:
-        wanted = self._wanted
-        if wanted.total or wanted.order != "ts" or self._count < wanted.limit:
+        scope = self._scope
+        if scope.total or scope.order != "ts" or self._count < scope.limit:
             return False
         values = np.sort(np.concatenate(self._values))
-        if wanted.descending:
-            return bool(edge < values[-wanted.limit])
-        return bool(edge > values[wanted.limit - 1])
+        if scope.descending:
+            return bool(edge < values[-scope.limit])
+        return bool(edge > values[scope.limit - 1])
 
 
 def holds(condition: Condition, payload: pa.StringArray, extra: Mapping[str, Sequence[EntryGroup]]) -> Mask:

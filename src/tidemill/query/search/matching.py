@@ -72,45 +72,45 @@ class Matcher:
 
     def rows(self, condition: Condition) -> Mask:
         """The rows for which it is true."""
-        return self._mask(condition, wanted=True)
+        return self._mask(condition, truth=True)
 
-    def would_read(self, condition: Condition, *, wanted: bool = True) -> tuple[int, int]:
+    def would_read(self, condition: Condition, *, truth: bool = True) -> tuple[int, int]:
         """Groups and entries that `rows` reads at most."""
-        found = [group for groups in self._needed(condition, wanted=wanted) for group in groups]
+        found = [group for groups in self._needed(condition, truth=truth) for group in groups]
         return len(found), sum(group.size for group in found)
 
     # -- all rows where a condition is true (wanted), or false
 
-    def _mask(self, condition: Condition, *, wanted: bool) -> Mask:
+    def _mask(self, condition: Condition, *, truth: bool) -> Mask:
         match condition:
             case Not(term):
-                return self._mask(term, wanted=not wanted)
+                return self._mask(term, truth=not truth)
             case All(terms):
-                return self._every(terms, wanted=True) if wanted else self._some(terms, wanted=False)
+                return self._every(terms, truth=True) if truth else self._some(terms, truth=False)
             case AnyOf(terms):
-                return self._some(terms, wanted=True) if wanted else self._every(terms, wanted=False)
+                return self._some(terms, truth=True) if truth else self._every(terms, truth=False)
             case IsNull(path, negated):
                 has = self._any_value(path)
-                return has if negated is wanted else ~has
+                return has if negated is truth else ~has
             case Compare() | Among() | Like() | Within():
                 tests, negated = _tests(condition)
                 name = name_of(condition.operand)
-                return self._passing(name, tests) if wanted is not negated else self._failing(name, tests)
+                return self._passing(name, tests) if truth is not negated else self._failing(name, tests)
 
-    def _every(self, terms: Sequence[Condition], *, wanted: bool) -> Mask:
+    def _every(self, terms: Sequence[Condition], *, truth: bool) -> Mask:
         """The term that reads least comes first; once no row is left, nothing more is read."""
-        ordered = sorted(terms, key=lambda term: self.would_read(term, wanted=wanted)[1])
+        ordered = sorted(terms, key=lambda term: self.would_read(term, truth=truth)[1])
         found = np.ones(self._source.size, np.bool_)
         for term in ordered:
-            found &= self._mask(term, wanted=wanted)
+            found &= self._mask(term, truth=truth)
             if not found.any():
                 break
         return found
 
-    def _some(self, terms: Sequence[Condition], *, wanted: bool) -> Mask:
+    def _some(self, terms: Sequence[Condition], *, truth: bool) -> Mask:
         found = np.zeros(self._source.size, np.bool_)
         for term in terms:
-            found |= self._mask(term, wanted=wanted)
+            found |= self._mask(term, truth=truth)
         return found
 
     def _passing(self, path: str, tests: dict[str, Test]) -> Mask:
@@ -148,19 +148,19 @@ class Matcher:
 
     # -- what would be read
 
-    def _needed(self, condition: Condition, *, wanted: bool) -> Iterator[Sequence[EntryGroup]]:
+    def _needed(self, condition: Condition, *, truth: bool) -> Iterator[Sequence[EntryGroup]]:
         match condition:
             case Not(term):
-                yield from self._needed(term, wanted=not wanted)
+                yield from self._needed(term, truth=not truth)
             case All(terms) | AnyOf(terms):
                 for term in terms:
-                    yield from self._needed(term, wanted=wanted)
+                    yield from self._needed(term, truth=truth)
             case IsNull(path):
                 yield self._source.of(name_of(path))
             case Compare() | Among() | Like() | Within():
                 tests, negated = _tests(condition)
                 groups = self._source.of(name_of(condition.operand))
-                if wanted is not negated:
+                if truth is not negated:
                     yield [g for g in groups if g.kind in tests and _share(g, tests[g.kind]) != "none"]
                 elif len(tests) == 1:
                     yield groups
@@ -300,8 +300,8 @@ class _Number:
         if key == self._key:
             return "=" in self._operator
         value: Decimal = value_of(key)
-        wanted = value_of(self._key)
-        return ("<" in self._operator and value < wanted) or (">" in self._operator and value > wanted)
+        exact = value_of(self._key)
+        return ("<" in self._operator and value < exact) or (">" in self._operator and value > exact)
 
 
 class _TextAmong:

@@ -137,7 +137,7 @@ class Searched:
 
 def search(
     over: Searched,
-    said: Search,
+    search_: Search,
     *,
     tenant: str | None,
     now: int,
@@ -149,25 +149,25 @@ def search(
 ) -> SearchPage:
     """One page; `tenant` None: for all. `limit` overrides that of the text. With an engine the parts are
     searched on Spark, else in process."""
-    check(said, over, tenant)
-    size = _limit(said.limit if limit is None else limit)
-    identity = identity_of(said, over.stream, tenant)
+    check(search_, over, tenant)
+    size = _limit(search_.limit if limit is None else limit)
+    identity = identity_of(search_, over.stream, tenant)
     at = read_cursor(cursor, identity) if cursor is not None else None
-    span = at.span if at is not None else _span(said, now, over.timezone)
+    span = at.span if at is not None else _span(search_, now, over.timezone)
     bound = min(at.bound, over.bound) if at is not None else over.bound
-    order, descending = _order(said)
-    wanted = SearchScope(
-        where=said.where, filter=said.filter, indexed=over.indexed, span=span, tenant=tenant,
+    order, descending = _order(search_)
+    scope = SearchScope(
+        where=search_.where, filter=search_.filter, indexed=over.indexed, span=span, tenant=tenant,
         order=order, descending=descending, bound=bound,
         after=at.after if at is not None else None,
         limit=size + 1,  # one more shows whether there is another page
         total=total,
     )  # fmt: skip
-    parts = _ordered(_parts(over, span, tenant), wanted)
+    parts = _ordered(_parts(over, span, tenant), scope)
     offsets = lru_cache(maxsize=None)(over.seqs)  # every row group has the same few slices
-    units = [_unit(over, wanted, number, part, offsets) for number, part in enumerate(parts)]
+    units = [_unit(over, scope, number, part, offsets) for number, part in enumerate(parts)]
     hits = _on_engine(engine, units) if engine is not None else _here(units, parts)
-    page, more = _page(hits, wanted, size)
+    page, more = _page(hits, scope, size)
     rows = _rows([unit.raw for unit in units], page)
     return SearchPage(
         rows=rows,
@@ -175,35 +175,35 @@ def search(
         cursor=Cursor(span, bound, _last(page)).text(identity) if more else None,
         tenant=tenant,
         span=span,
-        facts=_facts(over, said, units, hits),
+        facts=_facts(over, search_, units, hits),
         completeness=_completeness(over, span, arrivals),
     )
 
 
 def explain(
-    over: Searched, said: Search, *, tenant: str | None, now: int, arrivals: Arrivals = NO_ARRIVALS
+    over: Searched, search_: Search, *, tenant: str | None, now: int, arrivals: Arrivals = NO_ARRIVALS
 ) -> SearchPlan:
     """What `search` would read for the first page with a total; only statistics of the index are read."""
-    check(said, over, tenant)
-    span = _span(said, now, over.timezone)
-    order, descending = _order(said)
+    check(search_, over, tenant)
+    span = _span(search_, now, over.timezone)
+    order, descending = _order(search_)
     parts = _parts(over, span, tenant)
     groups = entries = scanned = scanned_rows = 0
     for part in parts:
         path = _index_of(over, part)
-        if said.where is None:
+        if search_.where is None:
             continue
         if path is None:
             scanned += 1
             scanned_rows += part.rows
             continue
         with index_source(path, part.rows, {}) as source:
-            found = Matcher(source).would_read(said.where)
+            found = Matcher(source).would_read(search_.where)
         groups, entries = groups + found[0], entries + found[1]
     return SearchPlan(
         span=span, order=f"{order} {'desc' if descending else 'asc'}", parts=len(over.raw.parts),
         pruned=len(over.raw.parts) - len(parts), scanned=scanned, scanned_rows=scanned_rows,
-        index_groups=groups, index_entries=entries, payloads=said.filter is not None or scanned > 0,
+        index_groups=groups, index_entries=entries, payloads=search_.filter is not None or scanned > 0,
         indexed=over.indexed, raw_version=over.raw.version,
         index_version=over.index.version if over.index is not None else None,
         tenant=tenant, completeness=_completeness(over, span, arrivals),
@@ -212,20 +212,23 @@ def explain(
 
 def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> Completeness:
     """The completeness of a search: what expired from raw cannot be found."""
-    asked = span or Interval(MIN_INSTANT, MAX_INSTANT)
+    requested = span or Interval(MIN_INSTANT, MAX_INSTANT)
     gone = over.raw_from
     missing = []
-    if gone is not None and asked.start < gone:
+    if gone is not None and requested.start < gone:
         missing.append(
             Missing(
-                Interval(asked.start, min(gone, asked.end)),
+                Interval(requested.start, min(gone, requested.end)),
                 "expired",
                 f"the events before {format_instant(gone)} have expired",
                 "Rollups may still have their numbers; a longer retention.raw keeps events longer",
             )
         )
     missing += [
-        damaged(part, "raw", PUT_BACK) for one in over.lost for part, is_lost in cut(asked, [one]) if is_lost
+        damaged(part, "raw", PUT_BACK)
+        for one in over.lost
+        for part, is_lost in cut(requested, [one])
+        if is_lost
     ]
     return completeness(arrivals, span, None, missing)
 
@@ -233,11 +236,11 @@ def _completeness(over: Searched, span: Interval | None, arrivals: Arrivals) -> 
 # -- the request
 
 
-def check(said: Search, over: Searched, tenant: str | None) -> None:
+def check(search_: Search, over: Searched, tenant: str | None) -> None:
     """Check that WHERE names only indexed paths (and `tenant`, in a search over all tenants), and compares
     declared ones with values of their type."""
     known = {*over.indexed, *((TENANT,) if tenant is None else ())}
-    for path in paths_in(said.where):
+    for path in paths_in(search_.where):
         dotted = any("." in step for step in path.segments)
         if dotted or name_of(path) not in known:
             listed = (
@@ -250,7 +253,7 @@ def check(said: Search, over: Searched, tenant: str | None) -> None:
                 hint=f"{guess}{listed}; conditions on other paths go after FILTER",
                 position=path.position,
             )
-    for condition in (said.where, said.filter):
+    for condition in (search_.where, search_.filter):
         check_types(condition, over.types)
 
 
@@ -262,12 +265,12 @@ def _limit(size: int | None) -> int:
     return size
 
 
-def _order(said: Search) -> tuple[Order, bool]:
-    if not said.order:
+def _order(search_: Search) -> tuple[Order, bool]:
+    if not search_.order:
         return "ts", True
-    if len(said.order) > 1:
+    if len(search_.order) > 1:
         raise QueryError("a search has one order", hint="ORDER BY ts or ORDER BY arrival, with ASC or DESC")
-    name, descending = said.order[0]
+    name, descending = search_.order[0]
     if name == "ts":
         return "ts", descending
     if name == "arrival":
@@ -275,10 +278,10 @@ def _order(said: Search) -> tuple[Order, bool]:
     raise QueryError(f"events cannot be ordered by {name}", hint="ORDER BY ts or ORDER BY arrival")
 
 
-def _span(said: Search, now: int, zone: str | None) -> Interval | None:
-    if isinstance(said.time, Since):  # however long: data start in the year 1
-        return Interval(max(MIN_INSTANT, now - said.time.duration), now)
-    return span_of(said.time, now, zone)
+def _span(search_: Search, now: int, zone: str | None) -> Interval | None:
+    if isinstance(search_.time, Since):  # however long: data start in the year 1
+        return Interval(max(MIN_INSTANT, now - search_.time.duration), now)
+    return span_of(search_.time, now, zone)
 
 
 # -- parts
@@ -293,24 +296,24 @@ def _parts(over: Searched, span: Interval | None, tenant: str | None) -> list[Pa
     return [part for part in over.raw.select(ranges=ranges) if part.rows]
 
 
-def _ordered(parts: Sequence[Part], wanted: SearchScope) -> list[Part]:
+def _ordered(parts: Sequence[Part], scope: SearchScope) -> list[Part]:
     """Parts that can hold the first rows come first; those of earlier pages are left out."""
-    if wanted.order != "ts":
+    if scope.order != "ts":
         return list(parts)
-    parts = [part for part in parts if not _is_before(part, wanted)]
-    return sorted(parts, key=lambda part: _edge(part, wanted), reverse=wanted.descending)
+    parts = [part for part in parts if not _is_before(part, scope)]
+    return sorted(parts, key=lambda part: _edge(part, scope), reverse=scope.descending)
 
 
-def _is_before(part: Part, wanted: SearchScope) -> bool:
+def _is_before(part: Part, scope: SearchScope) -> bool:
     low, high = part.mins.get("event_time"), part.maxs.get("event_time")
-    return isinstance(low, int) and isinstance(high, int) and is_before(low, high, wanted)
+    return isinstance(low, int) and isinstance(high, int) and is_before(low, high, scope)
 
 
-def _edge(part: Part, wanted: SearchScope) -> int:
+def _edge(part: Part, scope: SearchScope) -> int:
     """No row of the part comes before this instant in the order of the search."""
-    edges = part.maxs if wanted.descending else part.mins
+    edges = part.maxs if scope.descending else part.mins
     found = edges.get("event_time")
-    return found if isinstance(found, int) else 2**63 - 1 if wanted.descending else -(2**63)
+    return found if isinstance(found, int) else 2**63 - 1 if scope.descending else -(2**63)
 
 
 def _index_of(over: Searched, part: Part) -> str | None:
@@ -321,10 +324,10 @@ def _index_of(over: Searched, part: Part) -> str | None:
 
 
 def _unit(
-    over: Searched, wanted: SearchScope, number: int, part: Part, offsets: Callable[[str], int | None]
+    over: Searched, scope: SearchScope, number: int, part: Part, offsets: Callable[[str], int | None]
 ) -> FindUnit:
     raw = f"{over.raw.root}/{part.path}"
-    return FindUnit(wanted, number, raw, part.rows, _index_of(over, part), offsets)
+    return FindUnit(scope, number, raw, part.rows, _index_of(over, part), offsets)
 
 
 def _here(units: Sequence[FindUnit], parts: Sequence[Part]) -> list[Hits]:
@@ -333,7 +336,7 @@ def _here(units: Sequence[FindUnit], parts: Sequence[Part]) -> list[Hits]:
     at_once = default_cores()
     with ThreadPoolExecutor(at_once) as pool:
         for start in range(0, len(units), at_once):
-            if hits and _is_full(hits, units[0].wanted, parts[start]):
+            if hits and _is_full(hits, units[0].scope, parts[start]):
                 break
             hits.extend(hit for found in pool.map(_found, units[start : start + at_once]) for hit in found)
     return hits
@@ -343,16 +346,16 @@ def _found(unit: FindUnit) -> list[Hits]:
     return list(find(unit))
 
 
-def _is_full(hits: Sequence[Hits], wanted: SearchScope, following: Part) -> bool:
-    if wanted.total or wanted.order != "ts":
+def _is_full(hits: Sequence[Hits], scope: SearchScope, following: Part) -> bool:
+    if scope.total or scope.order != "ts":
         return False
     values = np.sort(np.concatenate([hit.value for hit in hits]))
-    if values.size < wanted.limit:
+    if values.size < scope.limit:
         return False
-    edge = _edge(following, wanted)
-    if wanted.descending:
-        return bool(edge < values[-wanted.limit])
-    return bool(edge > values[wanted.limit - 1])
+    edge = _edge(following, scope)
+    if scope.descending:
+        return bool(edge < values[-scope.limit])
+    return bool(edge > values[scope.limit - 1])
 
 
 def _on_engine(engine: Engine, units: Sequence[FindUnit]) -> list[Hits]:
@@ -376,7 +379,7 @@ class _Page:
     key: np.ndarray  # value, seq and line of each row
 
 
-def _page(hits: Sequence[Hits], wanted: SearchScope, size: int) -> tuple[_Page, bool]:
+def _page(hits: Sequence[Hits], scope: SearchScope, size: int) -> tuple[_Page, bool]:
     empty = np.empty(0, np.int64)
     part = np.concatenate([empty, *(np.full(hit.row.size, hit.number) for hit in hits)])
     columns = [
@@ -385,7 +388,7 @@ def _page(hits: Sequence[Hits], wanted: SearchScope, size: int) -> tuple[_Page, 
     ]
     value, seq, line, row = columns
     order = np.lexsort((line, seq, value))
-    if wanted.descending:
+    if scope.descending:
         order = order[::-1]
     order, more = order[:size], order.size > size
     return _Page(part[order], row[order], np.stack([value[order], seq[order], line[order]], 1)), more
@@ -403,10 +406,10 @@ def _rows(raw: Sequence[str], page: _Page) -> pa.Table:
     units: list[_Fetch] = []
     offsets: list[np.ndarray] = []
     for part in np.unique(page.part).tolist():
-        mine = np.flatnonzero(page.part == part)
-        mine = mine[np.argsort(page.row[mine], kind="stable")]
-        units.extend(_fetches(raw[part], page.row[mine]))
-        offsets.append(mine)
+        of_part = np.flatnonzero(page.part == part)
+        of_part = of_part[np.argsort(page.row[of_part], kind="stable")]
+        units.extend(_fetches(raw[part], page.row[of_part]))
+        offsets.append(of_part)
     back = np.empty(page.row.size, np.int64)
     back[np.concatenate(offsets)] = np.arange(page.row.size)
     with ThreadPoolExecutor(min(len(units), default_cores())) as pool:
@@ -441,10 +444,10 @@ def _fetched(unit: _Fetch) -> pa.Table:
     return payloads.put_back(table).select(list(COLUMNS)).cast(ROWS)
 
 
-def _facts(over: Searched, said: Search, units: Sequence[FindUnit], hits: Sequence[Hits]) -> SearchFacts:
+def _facts(over: Searched, search_: Search, units: Sequence[FindUnit], hits: Sequence[Hits]) -> SearchFacts:
     read = {hit.number for hit in hits}
     scanned = [
-        unit for unit in units if unit.number in read and unit.index is None and said.where is not None
+        unit for unit in units if unit.number in read and unit.index is None and search_.where is not None
     ]
     return SearchFacts(
         parts=len(over.raw.parts),

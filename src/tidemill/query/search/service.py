@@ -35,16 +35,16 @@ def find(
     strict: bool,
     engine: EngineName,
 ) -> SearchPage | SearchPlan:
-    said, text = _read(asked)
+    search_, text = _read(asked)
     tenant = tenant_of(warehouse, stream, whose)
     known = arrivals(warehouse, stream, None, tiles=False, tenant=whose.tenant)  # before the snapshot
     over = _searched(warehouse, stream)
     try:
-        if said.explain:
-            return explain(over, said, tenant=tenant, now=warehouse.clock(), arrivals=known)
+        if search_.explain:
+            return explain(over, search_, tenant=tenant, now=warehouse.clock(), arrivals=known)
         found = search(
             over,
-            said,
+            search_,
             tenant=tenant,
             now=warehouse.clock(),
             cursor=cursor,
@@ -64,8 +64,8 @@ def _read(asked: str | Mapping[str, object]) -> tuple[Search, str]:
     """The search and its text; of a document an equivalent one."""
     if isinstance(asked, str) and not asked.lstrip().startswith("{"):
         return parse_search(asked), asked
-    said = search_from(asked)
-    return said, text_of(said)
+    search_ = search_from(asked)
+    return search_, text_of(search_)
 
 
 def _searched(warehouse: Warehouse, stream: str) -> Searched:

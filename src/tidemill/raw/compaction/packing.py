@@ -161,7 +161,7 @@ class _Preparing:
         self._snapshot = source.raw
         self._chosen = chosen
         self._now = now
-        self._wanted = {name for group in chosen for name in group.slices}
+        self._names = {name for group in chosen for name in group.slices}
         self._writing = Writing(source, now)
 
     def run(self) -> Prepared | None:
@@ -190,7 +190,7 @@ class _Preparing:
             found = self._writing.units(held, set(group.slices), folder, name, packed=True)
             numbers.extend(number for _ in found)
             units.extend(found)
-        waiting = {name for fact in held.values() for name in fact.accepted} - self._wanted
+        waiting = {name for fact in held.values() for name in fact.accepted} - self._names
         units += self._writing.units(held, waiting, folder, f"{REST_PART}-{tag}", packed=False)
         size = sum(part.size for part in replaced)
         done = self._source.engine.run(rewrite, units, "pack", size)
@@ -206,7 +206,7 @@ class _Preparing:
         named.update(part.path for part in self._snapshot.parts if is_rest(part))
         parts = [live[path] for path in sorted(named) if path in live]
         held = held_in(self._source, parts)
-        held = {path: fact for path, fact in held.items() if not self._wanted.isdisjoint(fact.accepted)}
+        held = {path: fact for path, fact in held.items() if not self._names.isdisjoint(fact.accepted)}
         if not held:
             return {}
         mute = [part for part in self._snapshot.parts if not part.rows and batch_of(part) is not None]

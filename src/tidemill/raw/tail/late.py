@@ -68,7 +68,7 @@ def late_rows(
     entries = _late(feed, since, None if tenant is not None else limit, after)
     found = [_READ.append(pa.field("seq", pa.int64())).empty_table()]
     with TailRows(feed) as raw:
-        raw.look()
+        raw.refresh()
         scope = _scope(entries, _NEWEST_FIRST, tenant, limit, after)
         found.extend(pa.Table.from_batches([batch]) for batch in raw.rows(scope, _READ))
     rows = pa.concat_tables(found).select(_READ.names).combine_chunks()
@@ -95,7 +95,7 @@ def late_totals(feed: Feed, *, since: int | None = None, tenant: str | None = No
     all_sql = (unused, *(sql for _, sql in conditions))
     sums = ["count(*)", *(f"count(*) FILTER ({sql})" for sql in all_sql)]
     with TailRows(feed) as raw:
-        raw.look()
+        raw.refresh()
         rows, dropped, *counted = raw.numbers(_scope(entries, "seq", tenant, None), sums)
     counts = iter(counted)
     found = {spec.name: {fate: next(counts) for fate in _conditions(spec)} for spec in specs}

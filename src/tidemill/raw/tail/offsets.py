@@ -54,7 +54,7 @@ class AcceptedOffsets:
                 hint="`tidemill run --once` decides them",
             )
 
-    def look(self) -> list[SliceEntry]:
+    def newly_accepted(self) -> list[SliceEntry]:
         """Slices accepted since the last call; all of them after a retraction."""
         acts = self._feed.state.retractions()
         if acts != self._retractions:
@@ -74,7 +74,7 @@ class StreamWatermark:
         self._feed = feed
         self._instant = MIN_INSTANT
 
-    def look(self, *, live: bool) -> int | None:
+    def current(self, *, live: bool) -> int | None:
         """The current watermark; with `live`, only as far as landings in progress cannot contradict it. Call
         it before looking at the ledger, which then contains what moved it."""
         stream, state = self._feed.stream, self._feed.state

@@ -91,7 +91,7 @@ class TailRows:
             self._connection.close()
         self._spill.cleanup()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the newest version from now on."""
         warehouse, name = self._feed.warehouse, self._feed.stream.name
         # Read first: the table can only be ahead.

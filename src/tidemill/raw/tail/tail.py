@@ -115,9 +115,9 @@ class _ByTime:
 
     def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
         self._offsets.check()
-        now = self._watermark.look(live=live)
-        new = self._offsets.look()
-        self._raw.look()
+        now = self._watermark.current(live=live)
+        new = self._offsets.newly_accepted()
+        self._raw.refresh()
         self._warn(new)
         watermarks = {entry.watermark for entry in new} | ({now} if self._offsets.seqs else set())
         cuts = sorted(at for at in watermarks if at is not None and (self._at is None or at > self._at))
@@ -164,9 +164,9 @@ class _ByArrival:
 
     def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
         self._offsets.check()
-        now = self._watermark.look(live=live)
-        found = self._offsets.look()
-        self._raw.look()
+        now = self._watermark.current(live=live)
+        found = self._offsets.newly_accepted()
+        self._raw.refresh()
         new = [entry for entry in found if entry.seq > self._seq and self._is_wanted(entry)]
         left = limit
         for entries in row_groups(new, SORTED_ROWS):

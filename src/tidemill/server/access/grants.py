@@ -22,13 +22,13 @@ class Scope(StrEnum):
     """What may be done."""
 
     INGEST = "ingest"  # send events
-    READ = "read"  # ask
-    ADMIN = "admin"  # both, and what concerns the warehouse itself
+    READ = "read"  # query
+    ADMIN = "admin"  # both, and operations on the warehouse itself
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is kept of a token. Instants are microseconds; None: no limit, or not yet."""
+    """A token as it is stored. Instants are microseconds; None: no limit, or not yet."""
 
     id: str
     name: str

@@ -27,7 +27,7 @@ FileVersion = tuple[int, int, int]  # changes with every change of the file
 
 
 def version_of(path: Path) -> FileVersion | None:
-    """None: there is no such file."""
+    """The version of the file; None if it does not exist."""
     with storage_errors("look at", path):
         try:
             found = path.stat()

@@ -48,15 +48,15 @@ class Seals:
         plain = self._mixed(mixed, tag)
         if len(tag) < TAG_BYTES or not hmac.compare_digest(tag, self._tag(plain, tenant)):
             raise InputError(
-                "this was not given by an answer to this tenant",
+                "this cursor is not from an answer to this tenant",
                 hint="leave it out to begin with the first, or use one of an earlier answer as it is",
             )
         return plain.rstrip(b"\0").decode()
 
     def _tag(self, plain: bytes, tenant: str) -> bytes:
-        whose = tenant.encode()
-        said = len(whose).to_bytes(4, "big") + whose + plain
-        return hmac.digest(self._both()[0], said, "sha256")[:TAG_BYTES]
+        name = tenant.encode()
+        text = len(name).to_bytes(4, "big") + name + plain
+        return hmac.digest(self._both()[0], text, "sha256")[:TAG_BYTES]
 
     def _mixed(self, text: bytes, tag: bytes) -> bytes:
         """XOR with the key stream of the tag; applied twice, it gives the text."""
@@ -73,7 +73,7 @@ class Seals:
         return self._keys
 
     def _read(self) -> bytes | None:
-        """None: there is none yet, or a process died while it made one."""
+        """The key; None if there is none yet, or a process died while it made one."""
         with storage_errors("read", self._path):
             try:
                 found = self._path.read_bytes()

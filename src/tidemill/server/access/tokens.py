@@ -55,7 +55,7 @@ _NOBODY: Final = "0" * 64  # compared with for an unknown id, so that it takes a
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the last look at the file found."""
+    """The file as it was last read."""
 
     file_version: FileVersion | None = None  # None: there was no file
     tokens: Mapping[str, Token] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class _Seen:
 
 
 class Tokens:
-    """The tokens of a warehouse. Changes of other processes are seen at the next look. Thread-safe.
+    """The tokens of a warehouse. Changes by other processes are seen at the next call. Thread-safe.
 
     Once there was a token, a file that is missing or damaged raises DamageError from every call: the absence
     of the file never means that no token is needed.
@@ -88,7 +88,7 @@ class Tokens:
         `tenant` None: all; `rate` is in events a second; `expires` is an instant.
         """
         secret = secrets.token_hex(_SECRET_BYTES)
-        wanted = Token(
+        new = Token(
             id="",
             name=checked_name(name),
             scopes=checked_scopes(scopes),
@@ -102,17 +102,17 @@ class Tokens:
         with changing(self._path):
             kept = _with_room(read_kept(self._path)[1], now)
             taken = {token.id for token in kept}
-            token = replace(wanted, id=_new_id(taken))
+            token = replace(new, id=_new_id(taken))
             replace_kept(self._path, [*kept, token])
         return token, f"tm_{token.id}_{secret}"
 
     def list(self) -> tuple[Token, ...]:
         """All tokens in order of creation, including those that no longer work."""
-        return tuple(self._look().values())
+        return tuple(self._query().values())
 
     def revoke(self, id: str, now: int) -> Token:
         """Revoke it, from the next request on. Idempotent."""
-        if (known := self._look()).get(id) is None:
+        if (known := self._query()).get(id) is None:
             raise NotFoundError(f"there is no token {id!r}", hint=_ids(known.values(), now))
         with changing(self._path):
             kept = {token.id: token for token in read_kept(self._path)[1]}
@@ -125,16 +125,16 @@ class Tokens:
     def any_made(self) -> bool:
         """Whether there ever was one. From then on every request needs one: a token that expired or was
         revoked does not open the server to all."""
-        return bool(self._look())
+        return bool(self._query())
 
     def any_active(self, now: int) -> bool:
-        return any(token.active(now) for token in self._look().values())
+        return any(token.active(now) for token in self._query().values())
 
     def version(self, now: int) -> object:
         """A value that changes when a token is made, revoked or expires, or the file is lost: for callers
         that must notice without checking each token."""
         try:
-            active = frozenset(token.id for token in self._look().values() if token.active(now))
+            active = frozenset(token.id for token in self._query().values() if token.active(now))
         except TidemillError:
             active = frozenset()
         return active
@@ -147,18 +147,18 @@ class Tokens:
         if shown is None:
             raise AuthError("the Authorization header holds no token of Tidemill", hint=NEEDED)
         id, secret = shown.group(1), shown.group(2)
-        token = self._look().get(id)
+        token = self._query().get(id)
         right = hmac.compare_digest(_digest(secret), _NOBODY if token is None else token.digest)
         if token is None or not right:
             raise AuthError("the token is not known", hint="check it for typing errors, or create another")
-        # Only the owner of the secret learns what became of it.
+        # Only the owner of the secret learns why it is refused.
         if token.revoked is not None:
             raise AuthError(f"this token was revoked at {format_instant(token.revoked)}", hint=NEEDED)
         if not token.active(now):
             raise AuthError(f"this token expired at {format_instant(token.expires or 0)}", hint=NEEDED)
         return Principal(token.id, token.tenant, token.scopes, token.rate)
 
-    def _look(self) -> Mapping[str, Token]:
+    def _query(self) -> Mapping[str, Token]:
         seen, file_version = self._seen, version_of(self._path)
         lost = file_version is None and not seen.damage and was_written(self._path)
         if file_version != seen.file_version or lost:

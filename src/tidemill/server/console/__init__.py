@@ -1,1 +1,1 @@
-"""The console: a web page that shows why a number is what it is. It asks only the public HTTP API."""
+"""The console: a web page that shows why a number is what it is. It uses only the public HTTP API."""

@@ -1,6 +1,6 @@
 """Serves the files of the console, and those of the chart library from where its wheel was installed.
 
-The files hold no data, so that they need no token; what they show, they ask the API for. The chart library is
+The files hold no data, so they need no token; the pages get their data from the API. The chart library is
 found without being imported.
 """
 
@@ -23,7 +23,7 @@ from tidemill.server.parameters import check_parameters
 
 STATIC: Final = Path(__file__).parent / "static"
 PREFIX: Final = "/console/"
-_VERSION: Final = "v-"  # what the name of a version begins with
+_VERSION: Final = "v-"  # prefix of the name of a version
 INDEX: Final = "index.html"
 CHARTS: Final = "bokeh"  # the package whose wheel brings the chart library
 _CHART_FILES: Final = ("bokeh.min.js", "bokeh-api.min.js")
@@ -33,7 +33,7 @@ _MEDIA: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# Only what this server serves is loaded or asked. The chart library makes style elements of its own.
+# Pages may load and call only this server. The chart library makes style elements of its own.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -45,8 +45,8 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Vary": "Accept-Encoding",
 }
-_ASKED_AGAIN: Final = "no-cache"  # asked for each time, sent when it changed
-_FOR_EVER: Final = "public, max-age=31536000, immutable"  # under a name that changes with what it holds
+_ASKED_AGAIN: Final = "no-cache"  # validated each time, sent only if it changed
+_FOR_EVER: Final = "public, max-age=31536000, immutable"  # its name changes with its contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ async def _file(request: Request, name: str) -> Response:
     check_parameters(request)
     version, _, rest = name.partition("/")
     kept = version.startswith(_VERSION)
-    asked = rest if kept else name
-    return _sent(request, _found(asked), _FOR_EVER if kept and version == _version() else _ASKED_AGAIN)
+    file_name = rest if kept else name
+    return _sent(request, _found(file_name), _FOR_EVER if kept and version == _version() else _ASKED_AGAIN)
 
 
 def _found(name: str) -> _File:
@@ -91,7 +91,7 @@ def _found(name: str) -> _File:
 
 
 def _version() -> str:
-    """A name for what all files hold together."""
+    """A name that identifies the contents of all files."""
     tags = [_found(name).tag for name, path in sorted(_paths().items()) if path.is_file()]
     return _VERSION + hashlib.sha256("".join(tags).encode()).hexdigest()[:16]
 
@@ -108,7 +108,7 @@ def _sent(request: Request, found: _File, kept: str) -> Response:
 
 @cache
 def _paths() -> dict[str, Path]:
-    """Every file that is served, by the name it is asked for: no name leads anywhere else."""
+    """Every file that is served, by the name in the request: no other name leads to a file."""
     own = {path.relative_to(STATIC).as_posix(): path for path in STATIC.rglob("*") if path.suffix in _MEDIA}
     return {**own, **chart_files()}
 
@@ -116,14 +116,14 @@ def _paths() -> dict[str, Path]:
 def chart_files() -> dict[str, Path]:
     """The files of the chart library, by name; none where it is not installed."""
     spec = find_spec(CHARTS)
-    places = spec.submodule_search_locations if spec is not None else None
-    folder = Path(next(iter(places))) if places else None
+    folders = spec.submodule_search_locations if spec is not None else None
+    folder = Path(next(iter(folders))) if folders else None
     return {name: folder / "server" / "static" / "js" / name for name in _CHART_FILES} if folder else {}
 
 
 @lru_cache(maxsize=64)
 def _read(path: Path, _changed: int, _size: int) -> _File:
-    """What a file holds; read again when it changed."""
+    """The content of a file; read again when it changed."""
     return _packed(path.read_bytes(), _MEDIA[path.suffix])
 
 

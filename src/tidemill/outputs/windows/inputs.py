@@ -15,7 +15,7 @@ from tidemill.storage.tables.table import Table
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WindowInputs:
     """What results are made from: raw, and the watermark of the stream, at one moment."""
 
     raw: Table
@@ -40,7 +40,7 @@ class Look:
 class WindowWork:
     """What is to be computed of a window."""
 
-    look: Look
+    inputs: WindowInputs
     checkpoint: Checkpoint  # to record when it is done
     task: Task
     batch: int

@@ -59,7 +59,7 @@ class ExtractUnit:
     stream: Stream
     parts: Sequence[str]  # absolute paths of raw parts
     ledger: Mapping[str, RowPosition]  # by slice id; rows of other slices are left out
-    wanted: RowScope
+    scope: RowScope
     cuts: Sequence[int] = ()  # by_time: bucket i holds windows that start in [cuts[i-1], cuts[i])
     buckets: int = 1  # others: by a hash of the key
     folder: str = ""
