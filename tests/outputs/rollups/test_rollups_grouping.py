@@ -9,10 +9,10 @@ import pytest
 from tidemill.outputs.rollups.grouping import GroupCodes, coded, grouped
 
 
-@pytest.mark.parametrize("distinct", [1, 7, 5_000, 60_000])
-@pytest.mark.parametrize("span", [60_000, 1 << 40])
+@pytest.mark.parametrize("distinct", [1, 7, 400, 5_000, 60_000])
+@pytest.mark.parametrize("span", [60_000, 1 << 40, (1 << 63) - 1])
 def test_rows_are_grouped_as_numpy_would(distinct: int, span: int) -> None:
-    """Few or many, near (each has a place) or far apart (they are hashed)."""
+    """Few or many, near (each has a place) or far apart (they are hashed, or sorted if most are distinct)."""
     random = np.random.default_rng(distinct)
     values = random.integers(0, span, distinct)[random.integers(0, distinct, 100_000)]
     of, first = grouped([GroupCodes(values, span)])
@@ -31,6 +31,15 @@ def test_sorted_runs_are_grouped_as_numpy_would(runs: int) -> None:
     assert values[first].tolist() == wanted.tolist()
     assert first.tolist() == at.tolist()
     assert of.tolist() == inverse.tolist()
+
+
+def test_very_many_rows_are_grouped_as_numpy_would() -> None:
+    values = np.random.default_rng(1).integers(0, 1 << 21, 600_000)
+    of, first = grouped([GroupCodes(values, 1 << 21)])
+    wanted, at, inverse = np.unique(values, return_index=True, return_inverse=True)
+    assert (values[first] == wanted).all()
+    assert (first == at).all()
+    assert (of == inverse).all()
 
 
 def test_codes_that_do_not_fit_a_word_together_are_grouped_in_steps() -> None:

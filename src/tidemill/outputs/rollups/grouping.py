@@ -19,7 +19,9 @@ from tidemill.formats.arrow import one
 
 _WORD: Final = 1 << 63  # combined keys stay below it
 _LITERAL: Final = 1 << 40  # integers in a smaller range are their own codes
-_MOST_RUNS: Final = 32  # keys in at most so many ascending runs are merged; more are hashed
+_MOST_RUNS: Final = 32  # keys in at most so many ascending runs are merged; others are sorted or hashed
+_SAMPLE: Final = 2048  # rows that show whether most keys are distinct: then sorting is quicker than hashing
+_MANY: Final = 1 << 19  # rows; more of them are sorted in more passes, each of which stays in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ def _grouped(key: Ints, total: int) -> tuple[Ints, Ints]:
     begins = _run_begins(key, _MOST_RUNS)
     if begins.size:
         return _numbered(key, _merged_runs(key, begins))
+    if _by_hash(key[:_SAMPLE])[1].size > min(key.size, _SAMPLE) // 4:
+        return _numbered(key, _sorted_order(key, total.bit_length(), 8 if key.size > _MANY else 11))
     of, distinct, first = _by_hash(key)
     order = np.argsort(distinct)
     rank = np.empty(order.size, np.int64)
@@ -208,6 +212,28 @@ def _merged_runs(key: Ints, begins: Ints) -> Ints:
         fewer[-1] = key.size
         begins = fewer
         order, merged = merged, order
+    return order
+
+
+@njit(cache=True, nogil=True)
+def _sorted_order(key: Ints, bits: int, digit: int) -> Ints:
+    """The rows in the order of their keys, which have so many bits; equal ones in their own order. A pass for
+    each `digit` bits, the lowest first."""
+    order, next_order = np.arange(key.size), np.empty(key.size, np.int64)
+    keys, next_keys = key.copy(), np.empty(key.size, np.int64)
+    mask = (1 << digit) - 1
+    for shift in range(0, bits, digit):
+        begin = np.zeros((1 << digit) + 1, np.int64)
+        for i in range(keys.size):
+            begin[((keys[i] >> shift) & mask) + 1] += 1
+        for value in range(1 << digit):
+            begin[value + 1] += begin[value]
+        for i in range(keys.size):
+            value = (keys[i] >> shift) & mask
+            next_keys[begin[value]], next_order[begin[value]] = keys[i], order[i]
+            begin[value] += 1
+        keys, next_keys = next_keys, keys
+        order, next_order = next_order, order
     return order
 
 
