@@ -160,7 +160,7 @@ def _keys(table: pa.Table, plan: Plan) -> tuple[list[pa.ChunkedArray], list[str]
 
 
 def _zone_of(starts: pa.ChunkedArray, plan: Plan) -> str:
-    """The time zone of the buckets; UTC where a clock of the zone could show a year before 1 or after 9999."""
+    """The time zone of the buckets; UTC where its clocks could show a year before 1 or after 9999."""
     import pyarrow.compute as pc
 
     zone = plan.step.zone if plan.step is not None else None
