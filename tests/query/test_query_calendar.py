@@ -481,6 +481,12 @@ class TestAnswers:
         for values in ("max, p50 FROM plant.delay", "bins FROM plant.delay", "states FROM plant.orders"):
             assert plant.rows(f"SELECT {values} {span} GROUP BY region") == []
 
+    def test_a_bucket_that_starts_in_the_year_10000_of_its_zone_is_in_utc(self, desk, sight):
+        asked = desk([sight("9999-12-31T20:00:00Z")])
+        text = "SELECT count FROM plant.made INTERVAL 1y TIMEZONE 'Asia/Kathmandu'"
+        (row,) = asked.ask(text).table.to_pylist()
+        assert (row["bucket"].isoformat(), row["count"]) == ("9999-12-31T18:15:00+00:00", 1)
+
     def test_the_cells_around_1970(self, desk, sight):
         """Their starts are small numbers."""
         asked = desk([sight("1970-01-01T00:00:01Z", latency=7), sight("1970-01-01T00:00:02Z", latency=9)])

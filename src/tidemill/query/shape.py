@@ -9,7 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from tidemill.model.time import MIN_INSTANT, SECOND, Interval
+from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, SECOND, Interval
 from tidemill.query.arithmetic import computed, holds, scale_of
 from tidemill.query.groups import BEFORE, carried, flat, group_numbers, running_total
 from tidemill.query.heatmap import BIN, bounds_of, counted
@@ -151,13 +151,23 @@ def _keys(table: pa.Table, plan: Plan) -> tuple[list[pa.ChunkedArray], list[str]
     if plan.is_bucketed:
         # A bucket of the first days may start before the first instant.
         starts = pc.max_element_wise(table.column("cell"), MIN_INSTANT)
-        zone = plan.step.zone if plan.step is not None else None
-        columns.append(starts.cast(pa.timestamp("us", tz=zone or "UTC")))
+        columns.append(starts.cast(pa.timestamp("us", tz=_zone_of(starts, plan))))
         names.append(BUCKET)
     for key, group in zip(group_columns(plan), plan.groups, strict=True):
         columns.append(table.column(key))
         names.append(group.name)
     return columns, names
+
+
+def _zone_of(starts: pa.ChunkedArray, plan: Plan) -> str:
+    """The time zone of the buckets; UTC where its clocks could show a year before 1 or after 9999."""
+    import pyarrow.compute as pc
+
+    zone = plan.step.zone if plan.step is not None else None
+    least, greatest = pc.min_max(starts).as_py().values()
+    if zone is None or least is None:
+        return zone or "UTC"
+    return zone if least >= MIN_INSTANT + DAY and greatest < MAX_INSTANT - DAY else "UTC"
 
 
 def _value(

@@ -217,6 +217,7 @@ def _refused(kind: str, node: Tree) -> QueryError:
 def _unknown_view(name: str, views: Collection[ViewKey], node: Tree) -> NotFoundError:
     known = [f"{schema}.{view}" for schema, view in sorted(views)]
     same = [one for one in known if one.partition(".")[2] == name.lower()]
+    same.sort(key=lambda one: not one.startswith("raw."))  # the name of a stream alone means its events
     hint = choices(name, known, "views")
     if same and not hint.startswith(f"did you mean {same[0]}"):
         hint = f"did you mean {same[0]}? views: {', '.join(known)}"
