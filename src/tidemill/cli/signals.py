@@ -21,7 +21,7 @@ def until_stopped(work: Callable[[threading.Event], None]) -> None:
     stop = threading.Event()
     errors: list[BaseException] = []
 
-    def asked(_number: int, _frame: FrameType | None) -> None:
+    def stop_requested(_number: int, _frame: FrameType | None) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
@@ -32,7 +32,7 @@ def until_stopped(work: Callable[[threading.Event], None]) -> None:
         except BaseException as error:  # noqa: BLE001 - raised again in the main thread
             errors.append(error)
 
-    before = {number: signal.signal(number, asked) for number in SIGNALS}
+    before = {number: signal.signal(number, stop_requested) for number in SIGNALS}
     try:
         thread = threading.Thread(target=body, name="tidemill-run", daemon=True)
         thread.start()

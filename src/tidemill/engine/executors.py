@@ -59,15 +59,15 @@ def check_executors(session: SparkSession, shared: Path | None) -> None:
 def executor_problem(answer: Mapping[str, object], shared: Path | None) -> MachineError | None:
     """What keeps the executor that gave this response from working; None: nothing."""
     where = f"executor on {answer['host']}"
-    mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if answer["missing"]:
         return MachineError(f"an executor has no module {answer['missing']!r}", where=where, hint=HINT)
     if answer["version"] != (own := package_version()):
         have = f"tidemill {answer['version']}, and this process {own}"
         return MachineError(f"an executor has {have}", where=where, hint=HINT)
-    if answer["python"] != mine:
+    if answer["python"] != version:
         return MachineError(
-            f"an executor runs Python {answer['python']}, and this process {mine}",
+            f"an executor runs Python {answer['python']}, and this process {version}",
             where=where,
             hint="set PYSPARK_PYTHON, or spark.pyspark.python in engine.conf, to the same version on both",
         )

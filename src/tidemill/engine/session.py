@@ -190,13 +190,13 @@ def exact_session(session: SparkSession) -> SparkSession:
     if not wrong:
         return session
     if is_connected(session):
-        said = ", ".join(f"{name} is {held}" for name, held in wrong.items())
+        settings = ", ".join(f"{name} is {held}" for name, held in wrong.items())
         needed = "; ".join(f'spark.conf.set("{name}", "{EXACT[name]}")' for name in wrong)
-        raise ConfigError(f"this Spark session would give other results: {said}", hint=needed)
-    mine = session.newSession()
+        raise ConfigError(f"this Spark session would give other results: {settings}", hint=needed)
+    own = session.newSession()
     for name, value in EXACT.items():
-        mine.conf.set(name, value)
-    return mine
+        own.conf.set(name, value)
+    return own
 
 
 def _held(session: SparkSession) -> dict[str, str]:

@@ -207,8 +207,8 @@ def identity(value: object, columns: Sequence[str]) -> str:
         elif isinstance(found, Number) and (whole := found.integer()) is not None:
             parts.append(whole)
         else:
-            said = "is missing" if found is None else "is not a non-empty string or an integer"
-            raise RuleError(Reject.MISSING_ID, f"{column} {said}")
+            problem = "is missing" if found is None else "is not a non-empty string or an integer"
+            raise RuleError(Reject.MISSING_ID, f"{column} {problem}")
     joined = id_text(parts)
     if len(joined.encode()) > MAX_ID_BYTES:
         raise RuleError(Reject.MISSING_ID, f"the id is longer than {MAX_ID_BYTES} bytes")

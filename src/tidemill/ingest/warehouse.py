@@ -100,9 +100,9 @@ class Warehouse:
     def engine(self) -> Engine:
         from tidemill.engine import Engine, SessionSettings, runs_here
 
-        said = self.project.engine
-        cores = said.cores if isinstance(said.cores, int) else None
-        settings = SessionSettings(said.master, cores, said.memory, said.conf)
+        declared = self.project.engine
+        cores = declared.cores if isinstance(declared.cores, int) else None
+        settings = SessionSettings(declared.master, cores, declared.memory, declared.conf)
         shared: Path | None = self.root
         if isinstance(self.root, BucketPath):  # every machine connects to it by itself
             shared = None
@@ -111,7 +111,7 @@ class Warehouse:
         return Engine(
             self._spark,
             settings,
-            inline_bytes=said.inline_bytes,
+            inline_bytes=declared.inline_bytes,
             shared=shared,
             on_start=self._session_started,
         )

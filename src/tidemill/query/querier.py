@@ -84,9 +84,9 @@ class Querier:
             answer.completeness.check()
         return replace(answer, past=then, plan=plan)
 
-    def explain(self, asked: str | Document, *, tenant: str | None, now: int) -> Explanation:
+    def explain(self, query: str | Document, *, tenant: str | None, now: int) -> Explanation:
         """What `ask` would do, with or without EXPLAIN in front of the text."""
-        _, plan, _ = self._planned(asked, tenant, now, None)
+        _, plan, _ = self._planned(query, tenant, now, None)
         return self._runner.explain(plan, self._source_for(plan.stream), NO_ARRIVALS)
 
     def close(self) -> None:

@@ -52,7 +52,7 @@ class RawRows:
 class RawSource(Protocol):
     """The accepted events of one stream."""
 
-    def rows(self, asked: RawRequest) -> RawRows: ...
+    def rows(self, request: RawRequest) -> RawRows: ...
 
 
 class Source(Protocol):

@@ -123,6 +123,10 @@ def held(raw: Table, after: Mapping[str, int]) -> Mapping[str, Piece]:
 
 def _piece(table: pa.Table) -> Piece:
     times = one(table.column("event_time")).cast(pa.int64()).to_numpy()
-    said = one(table.column(1))
-    sizes = (pc.binary_length(said) if pa.types.is_string(said.type) else said).cast(pa.int64()).to_numpy()
+    lengths = one(table.column(1))
+    sizes = (
+        (pc.binary_length(lengths) if pa.types.is_string(lengths.type) else lengths)
+        .cast(pa.int64())
+        .to_numpy()
+    )
     return times, sizes

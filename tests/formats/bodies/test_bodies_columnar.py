@@ -226,7 +226,7 @@ def test_files_of_other_writers_are_read(tmp_path: Path) -> None:
 
 def test_columns_that_no_record_can_be_made_of_are_refused() -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    with pytest.raises(InputError, match="'a' is there twice"):
+    with pytest.raises(InputError, match="'a' occurs twice"):
         read(written(twice, ARROW_STREAM), ARROW_STREAM)
     no_json = pa.table({"a": pa.array([[1]], pa.list_view(pa.int64()))})
     with pytest.raises(InputError, match="no JSON form"):

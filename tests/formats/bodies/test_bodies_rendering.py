@@ -104,7 +104,7 @@ def test_put_makes_the_objects_on_the_way_and_keeps_what_is_there() -> None:
 
 
 def test_put_does_not_write_over_a_value_that_is_no_object() -> None:
-    with pytest.raises(InputError, match=r"'a\.b\.c' cannot be filled in: a\.b is no object"):
+    with pytest.raises(InputError, match=r"'a\.b\.c' cannot be filled in: a\.b is not an object"):
         put({"a": {"b": 1}}, "a.b.c", 2)
 
 

@@ -198,7 +198,7 @@ class Wal:
             self._hold.let_go()
 
     def _reach(self, *, last: bool) -> bool:
-        """Wait until the committer has processed everything queued so far; False once it was told to end."""
+        """Wait until the committer has processed everything queued so far; False once it has ended."""
         marker = _Marker(threading.Event(), last)
         with self._gate:
             self._taking = False

@@ -40,10 +40,10 @@ def _as_it_is(file: Path) -> Iterator[bytes]:
 
 
 def _written(file: Path, to: str, schema: pa.Schema, tenant: str | None) -> Iterator[bytes]:
-    def mine() -> Iterator[pa.RecordBatch]:
+    def own_rows() -> Iterator[pa.RecordBatch]:
         for batch in read_batches(file):
             kept = batch if tenant is None else batch.filter(pc.equal(batch.column("tenant"), tenant))
             if kept.num_rows:
                 yield kept.replace_schema_metadata(schema.metadata)
 
-    return written_pieces(mine(), schema, to)
+    return written_pieces(own_rows(), schema, to)

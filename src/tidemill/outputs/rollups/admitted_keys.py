@@ -164,18 +164,20 @@ def _known(keys: pa.Table, table: pa.Table) -> Mask:
     if not keys.num_rows:
         return np.zeros(table.num_rows, np.bool_)
     known = np.ones(table.num_rows, np.bool_)
-    ours, theirs = np.zeros(keys.num_rows, np.int64), np.zeros(table.num_rows, np.int64)
+    key_codes, row_codes = np.zeros(keys.num_rows, np.int64), np.zeros(table.num_rows, np.int64)
     for name in table.column_names:
-        mine, their, missing = _alike(one(keys.column(name)), one(table.column(name)))
+        key_values, their, missing = _alike(one(keys.column(name)), one(table.column(name)))
         known &= ~missing
         both = np.where(missing, 0, their)
-        width = int(max(mine.max(), both.max(initial=0))) + 1  # a dictionary may hold values that no key has
-        distinct, ours = np.unique(ours * width + mine, return_inverse=True)
-        at = np.searchsorted(distinct, theirs * width + both)
+        width = (
+            int(max(key_values.max(), both.max(initial=0))) + 1
+        )  # a dictionary may hold values that no key has
+        distinct, key_codes = np.unique(key_codes * width + key_values, return_inverse=True)
+        at = np.searchsorted(distinct, row_codes * width + both)
         found = at < distinct.size
-        found[found] = distinct[at[found]] == (theirs * width + both)[found]
+        found[found] = distinct[at[found]] == (row_codes * width + both)[found]
         known &= found
-        theirs = np.where(known, at, 0)
+        row_codes = np.where(known, at, 0)
     return known
 
 
@@ -183,18 +185,18 @@ def _alike(keys: pa.Array, values: pa.Array) -> tuple[Ints, Ints, Mask]:
     """Both as codes of the same values (null is 0), and which of `values` no key has."""
     if pa.types.is_dictionary(keys.type):
         texts = keys.dictionary
-        mine = _codes(keys.indices)
+        key_values = _codes(keys.indices)
         position = pc.index_in(values.dictionary, pc.cast(texts, values.dictionary.type))
         of_text = np.append(np.asarray(position.fill_null(-2)).astype(np.int64) + 1, 0)
         first = np.asarray(pc.index_in(texts, texts)).astype(np.int64)  # a dictionary may have a string twice
-        mine = np.where(mine > 0, np.append(first, 0)[mine - 1] + 1, 0)
+        key_values = np.where(key_values > 0, np.append(first, 0)[key_values - 1] + 1, 0)
         their = of_text[_codes(values.indices) - 1]
-        return mine, their, their < 0
+        return key_values, their, their < 0
     numbers = pc.unique(keys.drop_null())
-    mine = np.asarray(pc.index_in(keys, numbers).fill_null(-1)).astype(np.int64) + 1
+    key_values = np.asarray(pc.index_in(keys, numbers).fill_null(-1)).astype(np.int64) + 1
     position = np.asarray(pc.index_in(values, numbers).fill_null(-1)).astype(np.int64) + 1
     missing = (position == 0) & np.asarray(values.is_valid())
-    return mine, position, missing
+    return key_values, position, missing
 
 
 def _codes(indices: pa.Array) -> Ints:

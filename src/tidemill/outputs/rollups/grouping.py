@@ -71,9 +71,9 @@ class Keys:
         self._codes: dict[str, GroupCodes] = {}
         self._groups: dict[Hashable, Groups] = {}
 
-    def groups(self, names: Sequence[str], rows: Ints | None = None, said: Hashable = None) -> Groups:
+    def groups(self, names: Sequence[str], rows: Ints | None = None, chosen_by: Hashable = None) -> Groups:
         """Group by these columns, the most significant first. `said` identifies how `rows` were chosen."""
-        key = (tuple(names), said)
+        key = (tuple(names), chosen_by)
         if key not in self._groups:
             codes = [self._coded(name) for name in names]
             if rows is not None:

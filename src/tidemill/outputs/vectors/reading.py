@@ -90,14 +90,14 @@ class VectorReader:
                 f"{len(ids)} vectors of {vector.dimension} dimensions do not fit an answer",
                 hint=f"ask for at most {MOST_COMPONENTS // vector.dimension} at a time",
             )
-        asked = [str(name) for name in ids]
+        requested = [str(name) for name in ids]
         pending = self._is_pending(stream)  # before the snapshot: what is decided meanwhile may not be in it
         snapshot = self.snapshot(stream)
         owner = self.tenant_of(stream, snapshot, tenant)
-        names = list(dict.fromkeys(asked))
+        names = list(dict.fromkeys(requested))
         self._count(stream, owner, names)
         found = self._answered(stream, vector, snapshot, owner, names, at)
-        return found.table(pa.array(asked, pa.string()), vector.dimension, pending=pending)
+        return found.table(pa.array(requested, pa.string()), vector.dimension, pending=pending)
 
     def _answered(
         self,

@@ -112,17 +112,17 @@ class RowReader:
         if whole is None and self._shared.is_on and rows.size * _MOSTLY >= time.size:
             whole = self._shared.get(which, lambda: self._decode(file, group, narrow))
         found = self._fields(file, group, rows) if whole is None else _taken(whole, rows)
-        for wide, mine in found:
+        for wide, own in found:
             yield from self._typed(
                 wide,
                 {
-                    "at": fate.at[mine],
-                    "time": time[mine],
-                    "seq": seq[code[mine]],
-                    "late": fate.late[mine],
-                    **({PAST: fate.past[mine]} if fate.past is not None else {}),
+                    "at": fate.at[own],
+                    "time": time[own],
+                    "seq": seq[code[own]],
+                    "late": fate.late[own],
+                    **({PAST: fate.past[own]} if fate.past is not None else {}),
                 },
-                pa.DictionaryArray.from_arrays(pa.array(number[code[mine]].astype(np.int32)), names),
+                pa.DictionaryArray.from_arrays(pa.array(number[code[own]].astype(np.int32)), names),
             )
 
     def _fields(self, file: pq.ParquetFile, group: int, rows: Ints) -> Iterator[tuple[Wide, Ints]]:

@@ -164,8 +164,8 @@ class Revising:
             found[name] = ordinal, (tenant, tuple(key)), live
         ordered = sorted(found.values(), key=lambda window: (window[2].start, window[0]))
         by_key: dict[Key, list[Live]] = {}
-        for _, whose, live in ordered:
-            by_key.setdefault(whose, []).append(live)
+        for _, key_code, live in ordered:
+            by_key.setdefault(key_code, []).append(live)
         return by_key
 
     def _concerned(self) -> Ints:

@@ -174,15 +174,15 @@ def _listed(views: Sequence[tuple[View, Sequence[tuple[str, str]]]], limits: Sql
 
 
 def _opened(
-    warehouse: Warehouse, views: Sequence[View], whose: TenantChoice
+    warehouse: Warehouse, views: Sequence[View], choice: TenantChoice
 ) -> tuple[list[OpenView], dict[str, Completeness]]:
     """The views, and what each of their streams lacks. Pending data is read first, then the tables: what is
     built meanwhile is in the answer and reported as pending."""
     streams = dict.fromkeys(view.stream for view in views)
-    tenants = {stream: tenant_of(warehouse, stream, whose) for stream in streams}
+    tenants = {stream: tenant_of(warehouse, stream, choice) for stream in streams}
     rolled = {view.stream for view in views if view.schema == "rollups"}
     known = {
-        stream: arrivals(warehouse, stream, None, tiles=stream in rolled, tenant=whose.tenant)
+        stream: arrivals(warehouse, stream, None, tiles=stream in rolled, tenant=choice.tenant)
         for stream in streams
     }
     opened = [open_view(warehouse, view, tenants[view.stream]) for view in views]

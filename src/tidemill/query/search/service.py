@@ -26,8 +26,8 @@ NOTHING: Final = -1  # the version of a table that was never written
 def find(
     warehouse: Warehouse,
     stream: str,
-    asked: str | Mapping[str, object],
-    whose: TenantChoice,
+    text_or_document: str | Mapping[str, object],
+    tenants: TenantChoice,
     cursor: str | None,
     limit: int | None,
     *,
@@ -35,9 +35,9 @@ def find(
     strict: bool,
     engine: EngineName,
 ) -> SearchPage | SearchPlan:
-    search_, text = _read(asked)
-    tenant = tenant_of(warehouse, stream, whose)
-    known = arrivals(warehouse, stream, None, tiles=False, tenant=whose.tenant)  # before the snapshot
+    search_, text = _read(text_or_document)
+    tenant = tenant_of(warehouse, stream, tenants)
+    known = arrivals(warehouse, stream, None, tiles=False, tenant=tenants.tenant)  # before the snapshot
     over = _searched(warehouse, stream)
     try:
         if search_.explain:
@@ -60,11 +60,11 @@ def find(
         raise pointed(error, text, "search") from None
 
 
-def _read(asked: str | Mapping[str, object]) -> tuple[Search, str]:
+def _read(text_or_document: str | Mapping[str, object]) -> tuple[Search, str]:
     """The search and its text; of a document an equivalent one."""
-    if isinstance(asked, str) and not asked.lstrip().startswith("{"):
-        return parse_search(asked), asked
-    search_ = search_from(asked)
+    if isinstance(text_or_document, str) and not text_or_document.lstrip().startswith("{"):
+        return parse_search(text_or_document), text_or_document
+    search_ = search_from(text_or_document)
     return search_, text_of(search_)
 
 

@@ -177,11 +177,11 @@ def _run_units(
     acceptor: Acceptor, recorded: _Recorded, batches: Sequence[str], sealed: Sequence[str]
 ) -> list[RunUnit]:
     """Units for the run of these batches: several if they have many parts."""
-    mine = frozenset(batches)
+    chosen = frozenset(batches)
     pieces = sorted({piece for batch in batches for piece in recorded.pieces[batch]})
     members = frozenset(name for batch in batches for name in recorded.members[batch])
     own = [path for batch in batches for path in recorded.paths[batch]]
-    shared = [path for path, held in recorded.shared.items() if not mine.isdisjoint(held)]
+    shared = [path for path, held in recorded.shared.items() if not chosen.isdisjoint(held)]
     raw = sorted({*own, *shared})
     sizes = [max(1, size_of(path)) for path in raw]
     files = spread(sizes, max(1, sum(sizes) // PARALLEL_BYTES)) if shared else [list(range(len(raw)))]

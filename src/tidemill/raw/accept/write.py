@@ -253,12 +253,12 @@ class _Rows:
         may_be_large = has_many or int(self.sizes_of[rows].sum()) >= unit.large
         if may_be_large:
             footer = replace(footer, large=LargeRows(held, first, int(self.time[rows].max()), unit.now))
-        mine = table.slice(start, stop - start)
-        coded, bounded = coded_and_bounded(mine, unit.columns)
+        part_rows = table.slice(start, stop - start)
+        coded, bounded = coded_and_bounded(part_rows, unit.columns)
         part = write_part(
             warehouse_path(unit.raw_folder),
             f"{unit.name}-{number:03d}.parquet",
-            mine,
+            part_rows,
             partition=partition_at(first, by_day=unit.by_day),
             footer=footer.to_footer(),
             stats_columns=RAW_STATS,

@@ -1,7 +1,7 @@
-"""The queue of windows to be built: taken under a lease, completed, failed, given back.
+"""The SQL of the queue of windows to build: take under a lease, complete, fail, give back.
 
-Statements inside a transaction somebody else opened, which is what keeps two owners from one window. What
-becomes of a window is said in `phases`.
+Every function runs inside a transaction that the caller has opened, so that no window has two owners. `phases`
+has the transitions.
 """
 
 from __future__ import annotations

@@ -81,20 +81,20 @@ def _tallied(of: Ints, bins: Offsets, counts: Ints, size: int) -> tuple[Offsets,
     tally = np.zeros(1 << 13, np.int64)
     found = 0  # results overwrite input that was already read
     for g in range(size):
-        mine, mine_weights = gathered[begin[g] : begin[g + 1]], weights[begin[g] : begin[g + 1]]
-        if mine.size:
-            least, most = np.int64(mine.min()), np.int64(mine.max())
-            if most - least < min(tally.size, 16 * mine.size + 64):  # bins close enough to count in an array
-                for i in range(mine.size):
-                    tally[mine[i] - least] += mine_weights[i]
+        own, mine_weights = gathered[begin[g] : begin[g + 1]], weights[begin[g] : begin[g + 1]]
+        if own.size:
+            least, most = np.int64(own.min()), np.int64(own.max())
+            if most - least < min(tally.size, 16 * own.size + 64):  # bins close enough to count in an array
+                for i in range(own.size):
+                    tally[own[i] - least] += mine_weights[i]
                 for k in range(most - least + 1):
                     if tally[k]:
                         gathered[found], weights[found] = least + k, tally[k]
                         tally[k] = 0
                         found += 1
             else:
-                order = np.argsort(mine)
-                sorted_bins, sorted_weights = mine[order], mine_weights[order]
+                order = np.argsort(own)
+                sorted_bins, sorted_weights = own[order], mine_weights[order]
                 for i in range(order.size):
                     if i and sorted_bins[i] == sorted_bins[i - 1]:
                         weights[found - 1] += sorted_weights[i]
