@@ -47,9 +47,9 @@ def check_executors(session: SparkSession, shared: Path | None) -> None:
         return
     tasks = 4 if is_connected(session) else max(2, int(session.sparkContext.defaultParallelism))
     probe = _probe(str(shared) if shared is not None and shared.is_dir() else "")
-    asked = session.range(0, tasks, 1, tasks).mapInArrow(probe, _ANSWER)
+    probes = session.range(0, tasks, 1, tasks).mapInArrow(probe, _ANSWER)
     with executor_errors():
-        answers = asked.toArrow().to_pylist()
+        answers = probes.toArrow().to_pylist()
     for answer in answers:
         problem = executor_problem(answer, shared)
         if problem is not None:

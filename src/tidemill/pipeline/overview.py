@@ -136,7 +136,7 @@ def tenant_overview_of(
     rolled = None if newest is None or not declared.metrics else newest - newest % BASE.width + BASE.width
     accepted = {CountedAs.ACCEPTED.value: sum(one.rows for one in own.values())}
     failing = Problem(
-        "fault", "this stream cannot be worked on at the moment", "whoever runs the server sees why"
+        "fault", "this stream cannot be worked on at the moment", "the operator of the server sees why"
     )
     return TenantOverview(
         stream=stream,

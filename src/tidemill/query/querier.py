@@ -49,7 +49,7 @@ class Querier:
 
     def ask(
         self,
-        asked: str | Document,
+        text_or_document: str | Document,
         *,
         tenant: str | Callable[[str], str | None] | None,
         now: int,
@@ -68,7 +68,7 @@ class Querier:
         concerns a time.
         """
         on = _engine(engine)
-        query, plan, at = self._planned(asked, tenant, now, as_of)
+        query, plan, at = self._planned(text_or_document, tenant, now, as_of)
         # Pending data first, then the tables: what is built meanwhile is in the answer and reported as
         # pending.
         known = arrivals(plan.stream, plan.touched) if callable(arrivals) else arrivals
@@ -101,16 +101,16 @@ class Querier:
 
     def _planned(
         self,
-        asked: str | Document,
+        text_or_document: str | Document,
         tenant: str | Callable[[str], str | None] | None,
         now: int,
         as_of: Moment | None,
     ) -> tuple[Query, Plan, int | None]:
         """The plan; with AS OF, SINCE and now refer to that instant too."""
-        if isinstance(asked, str) and not asked.lstrip().startswith("{"):
-            query, text = parse(asked), asked
+        if isinstance(text_or_document, str) and not text_or_document.lstrip().startswith("{"):
+            query, text = parse(text_or_document), text_or_document
         else:
-            query = query_from(asked)
+            query = query_from(text_or_document)
             text = text_of(query)
         try:
             stream = declared_stream(query, self._streams).name

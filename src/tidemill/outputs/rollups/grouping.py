@@ -72,7 +72,7 @@ class Keys:
         self._groups: dict[Hashable, Groups] = {}
 
     def groups(self, names: Sequence[str], rows: Ints | None = None, chosen_by: Hashable = None) -> Groups:
-        """Group by these columns, the most significant first. `said` identifies how `rows` were chosen."""
+        """Group by these columns, the most significant first. `chosen_by` identifies the choice of `rows`."""
         key = (tuple(names), chosen_by)
         if key not in self._groups:
             codes = [self._coded(name) for name in names]

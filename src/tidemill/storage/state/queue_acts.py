@@ -1,7 +1,7 @@
 """The SQL of the queue of windows to build: take under a lease, complete, fail, give back.
 
-Every function runs inside a transaction that the caller has opened, so that no window has two owners. `phases`
-has the transitions.
+Every function runs inside a transaction that the caller has opened, so that no window has two owners.
+`phases` has the transitions.
 """
 
 from __future__ import annotations

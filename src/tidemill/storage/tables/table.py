@@ -373,9 +373,7 @@ class Table:
                 raise self._overtaken(base)
             check_inputs(self._live_paths(), adds, removes)
             before, number = self.version, self._last_transaction() + 1
-            check_commit(
-                self.root
-            )  # after the version was read: a process that takes over takes the next one
+            check_commit(self.root)  # after the version was read: one that takes over takes the next one
             try:
                 with _delta_errors("commit", self.root):
                     self._delta.create_write_transaction(
