@@ -16,7 +16,7 @@ from bench.chains import chains
 from bench.gate_runs import gate_flat
 from bench.gateway import gateway, gateway_visible
 from bench.measure import run_peer
-from bench.metrics import metrics_kinds, query_raw, search_selective
+from bench.metrics import filter_all, metrics_kinds, query_raw, search_selective
 from bench.packing import pack
 from bench.raw_size import raw_size
 from bench.running import GB, OUT, Bench, Result, best, faster, within
@@ -129,6 +129,7 @@ CASES: dict[str, Callable[[Bench], list[Result]]] = {
     "metrics_kinds": metrics_kinds,
     "query_raw": query_raw,
     "search_selective": search_selective,
+    "filter_all": filter_all,
     "spans": spans,
     "many_tenants": many_tenants,
     "flat_cost": flat_cost,

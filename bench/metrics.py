@@ -22,6 +22,7 @@ from tidemill.model.time import DAY, format_instant
 KINDS_TARGET = 1.6
 QUERY_TARGET = 20.0
 SEARCH_TARGET = 10.0
+FILTER_TARGET = 3.0  # columns beside payloads
 MONTH = 30 * DAY
 WARM_EVENTS = 100_000
 Rows = list[tuple[Any, ...]]
@@ -196,3 +197,32 @@ def search_selective(bench: Bench) -> list[Result]:
     note = f"{RARE} hits of {bench.plan.events:,}, median of {bench.plan.queries}"
     case = "search_selective vs duckdb over raw"
     return [Result(case, took, theirs, ratio, SEARCH_TARGET, ratio >= SEARCH_TARGET, "ms", ">=", note)]
+
+
+def filter_all(bench: Bench) -> list[Result]:
+    """A query with FILTER over all events, on a column, beside the same of the payloads: by DuckDB, and by
+    ours with a field that is not declared. All conditions are true of every event."""
+    store = _store(bench, "metrics", kinds=False)
+    store.load(Orders(bench.plan.events, DAY).slices())
+
+    def ours(condition: str) -> Rows:
+        text = f"SELECT count, sum(amount) FROM orders.orders FILTER {condition} GROUP BY region"
+        return _rows(store.query(text))
+
+    with duckdb.connect() as db:
+        _raw(db, store)
+        text = "SELECT region, count(*), sum(amount) FROM raw WHERE stock >= -50 GROUP BY ALL"
+        rows = _rows(db.execute(text).to_arrow_table())
+        theirs = _timed(lambda: db.execute(text).fetchall(), bench.plan.repeats)
+    column, payload = "stock >= -50", "customer.plan = 'pro'"
+    for condition in (column, payload):
+        _same(f"FILTER {condition}", ours(condition), rows)
+    took = _timed(lambda: ours(column), bench.plan.repeats)
+    parsed = _timed(lambda: ours(payload), bench.plan.repeats)
+    store.close()
+    note, ratio = f"median of {bench.plan.repeats}", parsed / took
+    ok = ratio >= FILTER_TARGET
+    return [
+        Result("filter_all vs duckdb over raw", took, theirs, theirs / took, None, True, "ms", "", note),
+        Result("filter_all vs payloads", took, parsed, ratio, FILTER_TARGET, ok, "ms", ">=", note),
+    ]

@@ -41,6 +41,7 @@ NAMES = (
     "metrics_kinds",
     "query_raw",
     "search_selective",
+    "filter_all",
     "spans",
     "many_tenants",
     "flat_cost",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
 
+KNOWN: Final = ("tenant", "event_time", "event_id", "slice", "line")  # columns that raw has of every event
 _TRIES: Final = 5  # observation files may be merged meanwhile: then the current ones are read
 _NEVER: Final = RawRows(None)
 _MAX_KEPT: Final = 200_000  # rows of a part whose times are cached
@@ -56,8 +57,10 @@ class RawEvents:
         # A metric of objects needs to see all events of one together; short spans have few events.
         long = request.filter is not None or request.past is not None
         at_once = None if not long or self._follows(request) else _AT_ONCE
+        whole = None
         for events in _batches(self._events(request), at_once):
-            rows = self._made(request, events)
+            whole = whole or self._spec
+            rows = self._made(request, whole, events)
             if rows is None:
                 return RawRows(None, len(parts), seen, is_known=False)
             made.append(rows)
@@ -68,17 +71,21 @@ class RawEvents:
         from tidemill.outputs.rollups.events import with_columns
 
         plan = self._plan
-        for found in self.found(request):
+        columns = KNOWN if self._names_events(request) else ("tenant", "event_time")
+        for found in self._scanned(request, columns):
             yield with_columns(plan, found.table, found.fields)
 
     def found(self, request: RawRequest, more: Sequence[str] = ()) -> Iterator[FoundRows]:
         """The events, a row group at a time, with the columns that metrics use and `more` columns of raw."""
+        yield from self._scanned(request, [*KNOWN, *more])
+
+    def _scanned(self, request: RawRequest, columns: Sequence[str]) -> Iterator[FoundRows]:
         from tidemill.outputs.rollups.events import fields_of
         from tidemill.query.raw_scan import RawScan
 
         parts = list(self._parts(request))
         if parts and self.snapshot is not None:
-            yield from RawScan(request, fields_of(self._plan), more).rows(self.snapshot.paths(parts))
+            yield from RawScan(request, fields_of(self._plan), columns).rows(self.snapshot.paths(parts))
 
     def with_payloads(self, request: RawRequest, more: Sequence[str]) -> Iterator[pa.Table]:
         """The events as they were sent, a row group at a time, with `more` columns of raw."""
@@ -87,7 +94,7 @@ class RawEvents:
 
         parts = list(self._parts(request))
         if parts and self.snapshot is not None:
-            scan = RawScan(request, columns_in(()), more, payload=True)
+            scan = RawScan(request, columns_in(()), [*KNOWN, *more], payload=True)
             yield from (found.table for found in scan.rows(self.snapshot.paths(parts)))
 
     @property
@@ -96,6 +103,11 @@ class RawEvents:
         from tidemill.outputs.rollups.events import metric_plan
 
         return metric_plan(plan_for(self.stream, self.limits))
+
+    def _names_events(self, request: RawRequest) -> bool:
+        """Whether one of the metrics uses the ids of events, not only their values. Ids take longer to read
+        than all other columns."""
+        return any(self.stream.metrics[name].kind in ("gauge", "state") for name in request.metrics)
 
     def _follows(self, request: RawRequest) -> bool:
         """Whether one of the metrics is about objects and their states."""
@@ -107,7 +119,7 @@ class RawEvents:
         from tidemill.outputs.rollups.events import with_columns
 
         request = RawRequest(frozenset(self.stream.metrics), None, [span])
-        return self._made(request, with_columns(self._plan, events))
+        return self._made(request, self._spec, with_columns(self._plan, events))
 
     def _parts(self, request: RawRequest) -> Iterator[Part]:
         """Parts that can hold an event of a span, by their statistics alone."""
@@ -130,13 +142,16 @@ class RawEvents:
         time = self.columns.read(path, ["event_time"])["event_time"].view("int64").to_numpy()
         return any(((time >= span.start) & (time < span.end)).any() for span in spans)
 
-    def _made(self, request: RawRequest, read: pa.Table) -> pa.Table | None:
+    @property
+    def _spec(self) -> RollupSpec:
+        from tidemill.outputs.rollups.spec import spec_for
+
+        return spec_for(self.stream)
+
+    def _made(self, request: RawRequest, whole: RollupSpec, read: pa.Table) -> pa.Table | None:
         """The rows; None if they depend on a state history that is not built yet."""
         import pyarrow as pa
 
-        from tidemill.outputs.rollups.spec import spec_for
-
-        whole = spec_for(self.stream)
         spec = _only(whole, request.metrics)
         time = read.column("event_time").cast(pa.int64()).to_numpy()
         pieces = [

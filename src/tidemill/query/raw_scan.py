@@ -33,7 +33,6 @@ from tidemill.storage.tables.parts import open_part
 
 _TOGETHER: Final = 4  # row groups that are read at once
 _Unit = tuple[str, Sequence[int]]  # a part, and some of its row groups
-_KNOWN: Final = ("tenant", "event_time", "event_id", "slice", "line")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class RawScan:
 
     request: RawRequest
     fields: Columns  # the fields to read of each event
-    more: Sequence[str] = ()  # columns of raw besides those of every event
+    columns: Sequence[str]  # of raw, beside them
     payload: bool = False  # whether to read payloads, as they were sent
 
     def rows(self, paths: Sequence[str]) -> Iterator[FoundRows]:
@@ -106,11 +105,11 @@ class RawScan:
                 return None
             fields = PartColumns(self.fields, declared)
             payloads = PartPayloads(declared)
-            names = [*_KNOWN, *self.more, *fields.names, *(payloads.names if self.payload else ())]
+            names = [*self.columns, *fields.names, *(payloads.names if self.payload else ())]
             table = file.read_row_groups(groups, list(dict.fromkeys(names)), use_threads=False)
         table = table if chosen.all() else table.filter(pa.array(chosen))
         if self.payload:
-            table = payloads.put_back(table).select([*_KNOWN, *self.more, PAYLOAD])
+            table = payloads.put_back(table).select([*self.columns, PAYLOAD])
         return FoundRows(table, fields)
 
     def _narrow(self, file: pq.ParquetFile, groups: Sequence[int]) -> Mask:

@@ -155,12 +155,14 @@ def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
 
 def with_columns(plan: ReadPlan, rows: pa.Table, columns: PartColumns | None = None) -> pa.Table:
     """Rows of raw as events with d0 …, m0 …, from the columns of their part; None: from the payload. A value
-    that does not fit its declared type, because that has changed, is null; the event still counts."""
+    that does not fit its declared type, because that has changed, is null; the event still counts. Columns
+    of raw itself that were not read stay away."""
     found = columns if columns is not None else PartColumns(fields_of(plan), None)
     values = dict(zip(found.fields, found.typed(rows).arrays, strict=True))
     read = {
         name: rows.column(name).dictionary_encode() if name in ("tenant", "slice") else rows.column(name)
         for name in _KNOWN
+        if name in rows.column_names
     }
     for number, name in enumerate(plan.dimensions):
         array = values[name]
