@@ -77,6 +77,8 @@ class Lookup:
     def matches(self, run: Words) -> tuple[Ints, Ints]:
         """The keys that a run has: their positions among the keys, and the first position of each in the run;
         both ascend. Which way is quickest depends on how far apart the keys lie in the run."""
+        if not run.size or not self.keys.size:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
         if run.size <= NEAR * self.keys.size:
             return _sifted(run, self.keys, *self._sieve)
         if run.size <= FAR * self.keys.size:
