@@ -11,6 +11,8 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from contextvars import Context
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,9 @@ from tidemill.testing import FakeClock
 
 LOG = re.compile(r"slices/[a-z]+\.ndjson$|trails\.log$|windows\.ndjson$")
 NOT_COMPARED = re.compile(r"_delta_log/|_log_copies/|_log_sums/|/_staging|/\.|^\.|^state|warehouse\.id|^wal/")
+
+
+SOAK = pytest.mark.soak  # each of these plays a story on a server that is written in Python
 
 
 def new_shop(root: Path, url: str, more: str = "") -> Shop:
@@ -152,13 +157,47 @@ def test_a_bucket_has_one_state(copied: tuple[Shop, str], tmp_path: Path) -> Non
     assert "tidemill recover" in refused.value.hint
 
 
+@pytest.mark.parametrize("point", ["raw.before_commit", pytest.param("rollups.before_commit", marks=SOAK)])
+def test_a_machine_whose_state_was_replaced_commits_nothing(
+    bucket_server: BucketServer, tmp_path: Path, point: str
+) -> None:
+    """Each has its state in a file, so neither sees the leases of the other."""
+    url = bucket_server.new_url()
+    one, other = (new_shop(tmp_path / name, url) for name in ("one", "other"))
+    versions: list[dict[str, int]] = []
+    with one.open() as first:
+        one.land(first, 0)
+
+        def recover_there(passed: str) -> None:
+            if passed == point and not versions:
+                versions.append({})
+                Context().run(go_on_there)  # nothing of what this thread holds is known there
+
+        def go_on_there() -> None:
+            recover(other.root, clock=other.clock)
+            with other.open() as second:
+                second.run_until_idle()
+                versions[0] = all_versions(second)
+
+        with observed(recover_there), suppress(LeaseLostError):
+            first.tick()
+        with pytest.raises(LeaseLostError, match="its state elsewhere: a file on"):
+            first.tick()
+        with pytest.raises(LeaseLostError, match="its state elsewhere") as refused:
+            one.land(first, 1)
+        assert "tidemill recover" in refused.value.hint
+    with other.open() as second:
+        assert [all_versions(second)] == versions
+        assert_answers(second, 1)
+        assert second.verify().ok
+
+
 PATTERNS = {
     "raw": "raw/orders/*.parquet",
     "rollups": "rollups/orders/level=1h/*.parquet",
     "ids": "gate/orders/*.run",
     "dataset": "datasets/orders/*/*/r1.arrow",
 }
-SOAK = pytest.mark.soak  # each of these plays a story on a server that is written in Python
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from tidemill.config import load_project
 from tidemill.config.project import StateStore
 from tidemill.eventtime import registered
 from tidemill.ingest.gateway.gateways import GatewayLog
-from tidemill.model.errors import ConfigError, ConflictError, StorageError
+from tidemill.model.errors import ConfigError, ConflictError, LeaseLostError, StorageError
 from tidemill.model.names import bucket_folder
 from tidemill.model.time import MINUTE
 from tidemill.storage import bucket as client
-from tidemill.storage import bucket_path, layout
+from tidemill.storage import bucket_path, layout, state_owner
 from tidemill.storage.bucket import Bucket, BucketError
 from tidemill.storage.bucket_path import (
     BucketPath,
@@ -361,6 +361,41 @@ def test_a_log_that_begins_again_is_no_continuation_of_an_old_copy(
     assert read(log_of(there)) == b"ONE\nTWO\n"
 
 
+class Contended(Bucket):
+    """A bucket at which another machine appends to a log before each put."""
+
+    def __init__(self, url: str, log: BucketPath) -> None:
+        super().__init__(url)
+        self._log = log
+        self.most: int | None = None  # appends that are left, if they ever end
+        self._there = False
+
+    def put_new(self, key: str, content: bytes | Path) -> bool:
+        if not self._there and self.most != 0:
+            self.most = self.most - 1 if self.most is not None else None
+            self._there = True
+            append(self._log, b"more\n", len(read(self._log)))
+            self._there = False
+        return super().put_new(key, content)
+
+
+def test_a_log_that_others_write_to_is_removed_or_the_removal_is_refused(
+    here: BucketPath, there: BucketPath, bucket_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(log_of(here), b"one\n", 0)
+    bucket = Contended(bucket_url, log_of(there))
+    monkeypatch.setattr(bucket_path, "_bucket", lambda _url: bucket)
+    monkeypatch.setattr(bucket_path, "_LOOKS", 3)
+    with pytest.raises(ConflictError, match="other writers changed it 3 times in a row") as refused:
+        log_of(here).unlink()
+    assert (refused.value.retry.value, refused.value.where) == ("refresh", log_of(here).as_uri())
+    assert read(log_of(here)) == b"one\n" + b"more\n" * 3
+    bucket.most = 2
+    log_of(here).unlink()
+    look_again(log_of(there))
+    assert not log_of(there).exists()
+
+
 @pytest.mark.parametrize("left", [b"", b"one", b"one\ntw", b"one\ntwo\nthr"])
 def test_a_copy_that_a_crash_left_torn_is_completed(here: BucketPath, left: bytes) -> None:
     append(log_of(here), b"one\n", 0)
@@ -539,3 +574,43 @@ def test_a_warehouse_has_one_state_and_recover_moves_it(here: BucketPath, there:
     opening.open_store(there).close()
     with pytest.raises(StorageError, match="has its state elsewhere"):
         opening.open_store(here)
+
+
+def test_a_recovery_claims_the_warehouse_until_it_has_ended(here: BucketPath, there: BucketPath) -> None:
+    opening.open_store(here).close()
+    state_owner.confirm(here)
+    with opening.claimed(there) as is_taken_over:
+        assert is_taken_over
+        with pytest.raises(LeaseLostError, match=r"the `tidemill recover` on .* is making a new state"):
+            state_owner.confirm(here)
+        with pytest.raises(StorageError, match="is making a new state") as refused:
+            opening.open_store(here)
+        assert "if it was interrupted, run `tidemill recover`" in refused.value.hint
+        opening.open_fresh(there).close()
+        opening.replace_with_fresh(there)
+    state_owner.confirm(there)
+    with pytest.raises(LeaseLostError, match="this warehouse has its state elsewhere: a file on"):
+        state_owner.confirm(here)
+
+
+def test_a_recovery_that_fails_leaves_the_state_in_use(here: BucketPath, there: BucketPath) -> None:
+    opening.open_store(here).close()
+    with pytest.raises(_CrashError), opening.claimed(there):
+        raise _CrashError
+    state_owner.confirm(here)
+    opening.open_store(here).close()
+    with opening.claimed(here) as is_taken_over:
+        assert not is_taken_over  # it is its own
+        opening.open_fresh(here).close()
+        opening.replace_with_fresh(here)
+    state_owner.confirm(here)
+
+
+def test_of_two_recoveries_the_later_one_holds(here: BucketPath, there: BucketPath) -> None:
+    opening.open_fresh(here).close()
+    opening.open_fresh(there).close()
+    with opening.claimed(here), opening.claimed(there):
+        with pytest.raises(LeaseLostError, match="is making a new state"):
+            opening.replace_with_fresh(here)
+        opening.replace_with_fresh(there)
+    state_owner.confirm(there)

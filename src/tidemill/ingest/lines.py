@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Generic, TypeVar
 
 from tidemill.model.errors import DamageError, StorageError
-from tidemill.storage import layout
+from tidemill.storage import layout, state_owner
 from tidemill.storage.bucket_path import BucketPath, look_again
 from tidemill.storage.files import append, atomic_write, make_folder, storage_errors
 from tidemill.storage.log_chain import EMPTY_LOG, ChainReader, LogHead, chained_all, follows, head_at
@@ -93,7 +93,8 @@ class LineFile(Generic[Line]):
 
     @contextmanager
     def locked(self, state: Logs | None = None) -> Iterator[None]:
-        """Lock the log for this process; against all machines, if they share a state on a server."""
+        """Lock the log for this process; against all machines, if they share a state on a server. LeaseLostError
+        if the warehouse has another state than this one: what was appended then counts for nobody here."""
         make_folder(self._folder, top=self._warehouse)
         with (
             nullcontext() if state is None else state.hold(self.name),
@@ -102,7 +103,12 @@ class LineFile(Generic[Line]):
         ):
             fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, also by a crash
             look_again(self.path)
+            if state is None:
+                yield
+                return
+            state_owner.confirm(self._warehouse)
             yield
+            state_owner.confirm(self._warehouse)  # else a new state has this line, too
 
     # -- reading
 

@@ -42,6 +42,7 @@ from tidemill.storage.leases import HeldLeases, working
 from tidemill.storage.locks import exclusive
 from tidemill.storage.state import opening
 from tidemill.storage.state.protocol import BatchRecord, Progress, SliceResult
+from tidemill.storage.tables.log import take_version
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
 
@@ -77,6 +78,8 @@ def recover_state(
     with ExitStack() as stack:
         held = _hold_all(stack, project)
         lost = _restore_logs(warehouse, project.state)
+        if stack.enter_context(opening.claimed(warehouse, project.state)):
+            _shut_out(project, clock())
         damage: RecoveryDamage | None = None
         result: Recovered | None = None
         while result is None:  # each time a damaged part of raw was set aside
@@ -105,6 +108,15 @@ def _hold_all(stack: ExitStack, project: Project) -> HeldLeases | None:
         log.warning("the state in use cannot say who works with it: %s", error)
     stack.enter_context(exclusive(layout.tick_lock(warehouse), "recover"))
     return None
+
+
+def _shut_out(project: Project, now: int) -> None:
+    """Another machine may be at work, with a state of its own. Commits that it begins from now on are
+    refused; those that it was about to make find their versions taken, and are refused when they look
+    again."""
+    for stream in {*project.streams, *layout.streams_with_raw(project.warehouse)}:
+        for table in layout.tables_of(project.warehouse, stream):
+            take_version(table, now)
 
 
 def _check_no_gateway(warehouse: Path) -> None:

@@ -23,24 +23,31 @@ import secrets
 import shutil
 import stat as modes
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PosixPath
 from typing import IO, Any, Final
 
+from tidemill.model.errors import ConflictError
 from tidemill.model.names import BUCKET_FOLDER, SHARED_STAGING, bucket_address
 from tidemill.model.time import MINUTE
 from tidemill.storage import layout
 from tidemill.storage.bucket import Bucket, BucketError, Found, storage_options
 
 _FRESH: Final = 10 * MINUTE  # a copy that was used so recently stays, however full the disk is
+_deletes: Final[dict[str, Callable[[], None]]] = {}  # by local folder: raises if nothing may be deleted
 
 
 @lru_cache(maxsize=64)
 def _bucket(url: str) -> Bucket:
     return Bucket(url)
+
+
+def guard_deletes(warehouse: Path, check: Callable[[], None]) -> None:
+    """Call this before objects of a warehouse are deleted; it raises if they must not be."""
+    _deletes[str(warehouse)] = check
 
 
 class BucketPath(PosixPath):
@@ -246,8 +253,14 @@ class BucketPath(PosixPath):
         if self.is_log:
             drop_log(self)
             return
+        self._check_delete()
         self.bucket.delete(self.key)
         self.forget()
+
+    def _check_delete(self) -> None:
+        check = _deletes.get(self._split()[0])
+        if check is not None:
+            check()
 
     def rmdir(self) -> None:
         if self.is_local:
@@ -267,6 +280,7 @@ class BucketPath(PosixPath):
     def remove_tree(self) -> None:
         """Delete a folder with everything in it."""
         if not self.is_local:
+            self._check_delete()
             self.bucket.delete(*[one.key for one in self.bucket.objects(self.key)])
         shutil.rmtree(self.plain, ignore_errors=not self.is_local)
 
@@ -574,9 +588,17 @@ def _finish_rewriting(path: BucketPath, generation: int, content: bytes) -> None
 
 
 def drop_log(path: BucketPath) -> None:
-    """Remove a log. Its generation stays, so that no machine takes its copy for a part of a later log."""
-    while has_log(path) and not rewrite_log(path, _DROPPED):
+    """Remove a log. Its generation stays, so that no machine takes its copy for a part of a later log.
+    ConflictError if others write to it all the time."""
+    for _ in range(_LOOKS):
+        if not has_log(path) or rewrite_log(path, _DROPPED):
+            return
         look_again(path)
+    raise ConflictError(
+        f"the log was not removed: other writers changed it {_LOOKS} times in a row",
+        where=path.as_uri(),
+        hint="run the same again; if it stays so, stop the processes on other machines that write to it first",
+    )
 
 
 def _drop_copies(path: BucketPath) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.model.errors import BusyError, LeaseLostError, TidemillError
 from tidemill.model.time import SECOND, format_duration
-from tidemill.storage import layout
+from tidemill.storage import layout, state_owner
 from tidemill.storage.bucket_path import BucketPath
 from tidemill.storage.holders import HolderFile, is_alive, is_of_this_host, new_holder, owner_of
 from tidemill.storage.locks import exclusive, shared
@@ -113,7 +113,8 @@ class HeldLeases:
         self.confirm()
 
     def confirm(self) -> None:
-        """LeaseLostError if any lease was taken over."""
+        """LeaseLostError if any lease was taken over, or the state that has them was replaced."""
+        state_owner.confirm(self._warehouse)
         self.refuse(self.state.lost_leases(self.holder, self.numbers))
 
     def refuse(self, lost: Collection[str]) -> None:
@@ -196,6 +197,7 @@ def sharing(warehouse: Path, state: StreamLeases, length: int) -> Iterator[HeldL
         shared(layout.tick_lock(warehouse), "tick"),
         _under(HeldLeases(warehouse, state, length)) as held,
     ):
+        state_owner.confirm(warehouse)
         yield held
 
 
@@ -214,6 +216,7 @@ def working(
         exclusive(layout.tick_lock(warehouse), act, patience),
         _under(HeldLeases(warehouse, state, length)) as held,
     ):
+        state_owner.confirm(warehouse)
         if not held.take_within([*streams, *JOBS], patience):
             raise BusyError(
                 f"another process is working on this warehouse; cannot {act} now",

@@ -6,18 +6,16 @@ complete.
 
 from __future__ import annotations
 
-import platform
 import secrets
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config.project import StateStore
 from tidemill.model.errors import MachineError, StorageError
-from tidemill.storage import layout
-from tidemill.storage.bucket_path import BucketPath
-from tidemill.storage.files import atomic_write, attempt, sync_file
+from tidemill.storage import layout, state_owner
+from tidemill.storage.files import attempt, sync_file
 from tidemill.storage.files import storage_errors as file_errors
 from tidemill.storage.state.protocol import State
 from tidemill.storage.state.schema import storage_errors, sync_folder
@@ -33,11 +31,9 @@ IN_THE_WAREHOUSE: Final = StateStore()
 
 def open_store(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:
     """The state of a warehouse; created if there is none."""
-    if (server := _on_server(warehouse, store)) is not None:
-        _check_owner(warehouse, server.title)
-        return server.open()
-    _check_owner(warehouse, None)
-    return open_state(layout.state(warehouse))
+    server = _on_server(warehouse, store)
+    state_owner.own(warehouse, _title(server))
+    return open_state(layout.state(warehouse)) if server is None else server.open()
 
 
 def exists(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> bool:
@@ -67,9 +63,10 @@ def open_fresh(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:
 
 def replace_with_fresh(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> None:
     """The fresh state, filled and closed, becomes the one in use; the old one is deleted."""
+    state_owner.confirm(warehouse)
     if (server := _on_server(warehouse, store)) is not None:
         server.become(server.fresh)
-        _take_over(warehouse, server.title)
+        state_owner.settle(warehouse, server.title)
         return
     target, fresh = layout.state(warehouse), layout.fresh_state(warehouse)
     with storage_errors(target):
@@ -79,7 +76,12 @@ def replace_with_fresh(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) ->
         # the file must never be missing: a process that opens it then would create an empty one
         fresh.replace(target)
         sync_folder(warehouse)
-    _take_over(warehouse, None)
+    state_owner.settle(warehouse, None)
+
+
+def claimed(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> AbstractContextManager[bool]:
+    """See `state_owner.claimed`: a fresh state is made inside it."""
+    return state_owner.claimed(warehouse, _title(_on_server(warehouse, store)))
 
 
 def _remove(path: Path) -> None:
@@ -90,46 +92,6 @@ def _remove(path: Path) -> None:
 def _remove_logs(path: Path) -> None:
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-# -- the state of a warehouse in a bucket
-
-
-def _check_owner(warehouse: Path, title: str | None) -> None:
-    """A bucket has one state. A second machine with a state in a file of its own would know nothing of what
-    the first one lands, and would number the same slices differently."""
-    owner = layout.state_owner(warehouse)
-    if not isinstance(owner, BucketPath):
-        return
-    name = _name_of_state(warehouse, title)
-    with file_errors("look for the state", owner):
-        if owner.bucket.put_new(owner.key, name.encode()):
-            return
-        found = owner.read_text()
-    raise StorageError(
-        f"this warehouse has its state elsewhere: {found}",
-        where=owner.as_uri(),
-        hint="several machines share a state on a server (`state: {url: postgresql://…}`); or run "
-        "`tidemill recover` here, which makes a new state that replaces the other one",
-    )
-
-
-def _take_over(warehouse: Path, title: str | None) -> None:
-    owner = layout.state_owner(warehouse)
-    if isinstance(owner, BucketPath):
-        with file_errors("record where the state is", owner):
-            owner.write_bytes(_name_of_state(warehouse, title).encode())
-
-
-def _name_of_state(warehouse: Path, title: str | None) -> str:
-    """The name of a state in its bucket; a file on this machine gets a name once."""
-    if title is not None:
-        return title
-    path = layout.state_name(warehouse)
-    with file_errors("name the state", path):
-        if not path.exists():
-            atomic_write(path, f"a file on {platform.node()}, {secrets.token_hex(8)}".encode())
-        return path.read_text()
 
 
 # -- on a server
@@ -168,6 +130,10 @@ class _ServerState:
 
     def become(self, other: _ServerState) -> None:
         self.driver.replace(self.url, self.schema, other.schema)
+
+
+def _title(server: _ServerState | None) -> str | None:
+    return None if server is None else server.title
 
 
 def _on_server(warehouse: Path, store: StateStore) -> _ServerState | None:
