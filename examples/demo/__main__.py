@@ -1,4 +1,4 @@
-"""`python -m examples.demo [FOLDER] [--events N] [--quick] [--serve]`: exit code 0: all is right."""
+"""`python -m examples.demo [FOLDER] [--warehouse URL] [--events N] [--quick] [--serve]`: exit code 0: all is right."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ def main() -> int:
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("demo"), help="of the demo project (demo)"
     )
+    parser.add_argument(
+        "--warehouse",
+        metavar="URL",
+        help="keep the warehouse in a bucket (s3://BUCKET/PREFIX), not in the folder",
+    )
     parser.add_argument("--events", type=int, default=300_000, help="of the feed (300000)")
     parser.add_argument("--quick", action="store_true", help="a tenth of the events")
     parser.add_argument("--serve", action="store_true", help="then serve the console, until interrupted")
@@ -34,7 +39,9 @@ def main() -> int:
     # Where there is no terminal, nothing is cut to fit one.
     console = Console(width=None if sys.stdout.isatty() else 160)
     try:
-        result = run_demo(given.folder, events=given.events, console=console, quick=given.quick)
+        result = run_demo(
+            given.folder, events=given.events, console=console, quick=given.quick, warehouse=given.warehouse
+        )
         if given.serve:
             serve(given.folder, console)
     except TidemillError as error:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from examples.demo.project import STREAM
 
 from tidemill import Mill
+from tidemill.storage.bucket_path import local_copy
 from tidemill.testing.feed import Manifest
 
 
@@ -138,7 +139,7 @@ def compare(before: Shelf, after: Shelf, truth: Manifest, truth_after: Manifest,
 
 
 def _totals(path: Path) -> tuple[int, Decimal]:
-    with pa.memory_map(str(path)) as file:
+    with pa.memory_map(str(local_copy(path))) as file:
         latency = pa.ipc.open_file(file).read_all().column("latency_ms")
         return len(latency), pc.sum(latency).as_py() or Decimal(0)
 

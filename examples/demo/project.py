@@ -5,6 +5,7 @@ It never removes anything from a folder that an earlier demo did not make.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -16,14 +17,18 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.config import load_project
+from tidemill.config.loading import parse_project
 from tidemill.model.errors import ConfigError, InputError, StorageError
+from tidemill.model.names import bucket_folder
+from tidemill.storage.bucket_path import BucketPath, warehouse_path
+from tidemill.storage.files import storage_errors
 
 STREAM: Final = "requests"
 TIME_TYPE: Final = "unixtimestamp_ms"
 MARK: Final = "# Written by the Tidemill demo, which starts afresh each time: keep nothing of yours here.\n"
-CONFIG: Final = f"""\
+_CONFIG: Final = f"""\
 {MARK}version: 1
-warehouse: warehouse
+warehouse: WAREHOUSE
 
 streams:
   {STREAM}:
@@ -63,11 +68,17 @@ streams:
 """
 
 
+def config_text(address: str | None = None) -> str:
+    """The `tidemill.yaml` of a demo whose warehouse is in its folder, or at the address of a bucket."""
+    return _CONFIG.replace("WAREHOUSE", "warehouse" if address is None else json.dumps(address))
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where everything of one demo is."""
 
     folder: Path
+    address: str | None = None  # of the warehouse, if it is in a bucket
 
     @property
     def config(self) -> Path:
@@ -79,7 +90,18 @@ class Place:
 
     @property
     def warehouse(self) -> Path:
-        return self.folder / "warehouse"
+        if self.address is None:
+            return self.folder / "warehouse"
+        return warehouse_path(self.local / bucket_folder(self.address))
+
+    @property
+    def local(self) -> Path:
+        """What a warehouse in a bucket has on this disk."""
+        return self.folder / ".tidemill"
+
+    @property
+    def shown_warehouse(self) -> str:
+        return self.address or shown(self.warehouse)
 
     @property
     def report(self) -> Path:
@@ -90,9 +112,12 @@ class Place:
         return self.folder / "spark.log"
 
 
-def start_afresh(folder: Path) -> Place:
-    """An empty demo project in `folder`; what an earlier demo left there goes."""
-    place = Place(folder)
+def start_afresh(folder: Path, address: str | None = None) -> Place:
+    """An empty demo project in `folder`; what an earlier demo left there goes. Its warehouse is in it, or in a
+    bucket at an address that has nothing, or that the demo in this folder had before."""
+    place = Place(folder, address)
+    text = config_text(address)
+    parse_project(text, place.config, {TIME_TYPE}, {})  # the address is one of a bucket
     with disk_errors(folder):
         if folder.exists() and not folder.is_dir():
             raise InputError(f"{folder} is not a folder", hint="name a folder for the demo")
@@ -101,14 +126,17 @@ def start_afresh(folder: Path) -> Place:
                 f"{folder} holds something that no demo wrote",
                 hint="name a folder that is empty, does not exist, or is of an earlier demo",
             )
+    if address is not None:
+        _empty_bucket(place, text)
+    with disk_errors(folder):
         # The mark stays to the end, so that a run that was cut short can be started again.
-        for path in (place.warehouse, place.feed, place.report, place.spark_log):
+        for path in (folder / "warehouse", place.local, place.feed, place.report, place.spark_log):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
-        place.config.write_text(CONFIG, encoding="utf-8")
+        place.config.write_text(text, encoding="utf-8")
     found = load_project(folder, {TIME_TYPE}).warehouse
     if found != Path(os.path.abspath(place.warehouse)):  # noqa: PTH100 - the way the project does it
         raise ConfigError(
@@ -116,6 +144,20 @@ def start_afresh(folder: Path) -> Place:
             hint="the demo keeps to its own: unset TIDEMILL_WAREHOUSE and TIDEMILL__WAREHOUSE",
         )
     return place
+
+
+def _empty_bucket(place: Place, text: str) -> None:
+    """Delete what the demo of the same folder left at the same address; anything else there is refused."""
+    top = place.warehouse
+    with storage_errors("empty the bucket", top):
+        if not isinstance(top, BucketPath) or not top.bucket.has_any(""):
+            return
+        if not place.config.is_file() or place.config.read_text(encoding="utf-8") != text:
+            raise InputError(
+                f"{place.address} holds something that no demo of {place.folder} wrote",
+                hint="name a prefix that has no objects",
+            )
+        top.remove_tree()
 
 
 def _is_ours(config: Path) -> bool:

@@ -63,13 +63,15 @@ def run_demo(
     console: Console,
     spark: SparkSession | None = None,
     quick: bool = False,
+    warehouse: str | None = None,
 ) -> DemoResult:
-    """Run the story in `folder`, which starts afresh. `quick` tells it with a tenth of the events."""
+    """Run the story in `folder`, which starts afresh. `quick` tells it with a tenth of the events. The
+    warehouse is in the folder, or in a bucket at the address `warehouse`."""
     events = events // QUICK if quick else events
     if events < MIN_EVENTS:
         raise InputError(f"{events} events make no story", hint=f"at least {MIN_EVENTS}")
     began = time.perf_counter()
-    place = start_afresh(folder)
+    place = start_afresh(folder, warehouse)
     feed = RequestFeed(
         seed=SEED, events=events, slices=SLICES, shuffled=True, replays=0.01, conflicts=0.0008, bad=0.002
     )
@@ -79,7 +81,7 @@ def run_demo(
     commands = _commands(folder, story.late_span)
     seconds = time.perf_counter() - began
     with disk_errors(place.report):
-        write_report(place.report, found, warehouse=shown(place.warehouse), commands=commands)
+        write_report(place.report, found, warehouse=place.shown_warehouse, commands=commands)
     story.end(found, commands, seconds)
     return DemoResult(folder, place.warehouse, place.report, found, commands, seconds)
 
@@ -363,7 +365,7 @@ class _Story:
         tell = self.teller
         tell.chapter(7, "Yours")
         tell.fact(f"report     {shown(self.place.report)}")
-        tell.fact(f"warehouse  {shown(self.place.warehouse)} (Delta tables and Arrow files)")
+        tell.fact(f"warehouse  {self.place.shown_warehouse} (Delta tables and Arrow files)")
         tell.say("Try next:")
         for command in commands:
             tell.code(command)

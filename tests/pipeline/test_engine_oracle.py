@@ -21,6 +21,7 @@ from tests.support.hypothesis_settings import at_length, examples
 from tests.support.oracles.oracle import Cell, CellKey, Landing, Measure, Oracle
 from tests.support.oracles.project import project_text
 from tests.support.oracles.stream import NESTED, REQUESTS, OracleField, OracleMetric, OracleStream
+from tests.support.placing import write_config
 from tests.support.strategies.feeds import FIRST_ARRIVAL, feeds
 
 from tidemill.mill import Mill
@@ -28,6 +29,7 @@ from tidemill.model.levels import BASE, LEVELS, TileKey, below
 from tidemill.model.names import column_name, measure_column
 from tidemill.model.slices import RecordOutcome, SliceStatus, set_hash
 from tidemill.model.time import DAY, HOUR, SECOND
+from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
@@ -92,7 +94,7 @@ class Mills:
         root = self._folder / f"p{next(self._numbers)}"
         root.mkdir()
         streams = [replace(shape, name="s")]  # one: feeds begin at one time, and arrivals never go back
-        (root / "tidemill.yaml").write_text(project_text(streams, cores=2, **engine))
+        write_config(root, project_text(streams, cores=2, **engine))
         mill = Mill.open(root, spark=self._spark, clock=FakeClock(FIRST_ARRIVAL))
         self.opened.append(mill)
         return ((mill, stream.name) for stream in streams)
@@ -143,7 +145,7 @@ def table(mill: Mill, kind: str, stream: str) -> pa.Table | None:
     found = Table.existing(mill.project.warehouse / kind / stream)
     if found is None:
         return None
-    parts = [pq.read_table(path, partitioning=None) for path in found.snapshot().paths()]
+    parts = [pq.read_table(path, partitioning=None) for path in map(local_copy, found.snapshot().paths())]
     levels = [part.partition for part in found.snapshot().parts]
     tables = [
         part.append_column("level", pa.array([level.get("level")] * part.num_rows, pa.string()))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -16,12 +15,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.placing import all_files, copy_project, warehouse_of, write_config
 
 from tidemill.mill import Mill
 from tidemill.model.failpoints import observed
 from tidemill.model.time import DAY, HOUR, SECOND, parse_instant
 from tidemill.outputs.rollups.recall import tile_builds
 from tidemill.raw.accept.id_runs import FAN_IN
+from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 
@@ -107,18 +108,18 @@ class Plant:
 
     @property
     def warehouse(self) -> Path:
-        return self.root / "warehouse"
+        return warehouse_of(self.root)
 
     def open(self) -> Mill:
         return Mill.open(self.root, spark=self.spark, clock=self.clock)
 
     def copy(self, to: Path) -> Plant:
         """The files as they are at this moment."""
-        shutil.copytree(self.root, to)
+        copy_project(self.root, to)
         return Plant(to, self.spark, FakeClock(self.clock()))
 
     def configure(self, text: str) -> None:
-        (self.root / "tidemill.yaml").write_text(text)
+        write_config(self.root, text)
 
     # -- what it holds, read with nothing but the tables' logs
 
@@ -128,7 +129,8 @@ class Plant:
         return found
 
     def _rows(self, kind: str) -> pa.Table:
-        tables = [pq.read_table(p, partitioning=None) for p in self._table(kind).snapshot().paths()]
+        paths = map(local_copy, self._table(kind).snapshot().paths())
+        tables = [pq.read_table(p, partitioning=None) for p in paths]
         full = [t for t in tables if t.num_rows] or tables[:1]  # parts without rows have no declared columns
         return pa.concat_tables([t.cast(full[0].schema) for t in full])
 
@@ -139,7 +141,7 @@ class Plant:
     def quarantine(self) -> list[dict[str, object]]:
         if Table.existing(self.warehouse / "quarantine" / "requests") is None:
             return []
-        parts = self._table("quarantine").snapshot().paths()
+        parts = map(local_copy, self._table("quarantine").snapshot().paths())
         rows: list[dict[str, object]] = [
             r for p in parts for r in pq.read_table(p, partitioning=None).to_pylist()
         ]
@@ -169,7 +171,7 @@ class Plant:
             for window in mill.project.stream("requests").windows:
                 carried = json.loads(marks[window])["carried"] if window in marks else ()
                 needed |= {f"windows/requests/{window}/_open/{name}" for name in carried}
-        files = [p.relative_to(self.warehouse).as_posix() for p in self.warehouse.rglob("*") if p.is_file()]
+        files = [path.relative_to(self.warehouse).as_posix() for path in all_files(self.warehouse)]
         stray = [f for f in files if "_staging" in f or f.endswith((".tmp", ".note"))]
         kept = [f for f in files if f.startswith("gate/") or "/_open/" in f]
         return sorted([*stray, *(f for f in kept if f not in needed)])
@@ -184,7 +186,7 @@ def new_plant(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
     def make(config: str = CONFIG) -> Plant:
         root = tmp_path_factory.mktemp("plant")
-        (root / "tidemill.yaml").write_text(config)
+        write_config(root, config)
         return Plant(root, spark)
 
     return make

@@ -597,7 +597,7 @@ def drop_log(path: BucketPath) -> None:
     raise ConflictError(
         f"the log was not removed: other writers changed it {_LOOKS} times in a row",
         where=path.as_uri(),
-        hint="run the same again; if it stays so, stop the processes on other machines that write to it first",
+        hint="run the same again; if it stays so, stop what writes to it on other machines first",
     )
 
 
