@@ -58,7 +58,7 @@ quick: $(DEV) ## the tests without Spark, processes and whole warehouses, with a
 soak: $(DEV) $(SOAK) ## the long tests with new examples, killed processes and fuzzing, for MINUTES=30; prints figures
 	@$(BIN)/python scripts/soak.py --minutes $(MINUTES) $(ARGS)
 
-interop: $(DEV) ## read all tables with deltalake, Polars, DuckDB and the Delta connector of Spark; a bucket on a real S3 server (by Go)
+interop: $(DEV) ## read all tables with deltalake, Polars, DuckDB and the Delta connector of Spark; demo, crashes and oracles on a real S3 server (by Go)
 	@PYTHONPATH=. $(BIN)/python scripts/interop.py
 
 bench: $(BENCH) ## speed and memory beside DuckDB, Polars, PySpark and Bytewax; writes bench/results.json

@@ -3,8 +3,8 @@
 - Readers open the tables of a warehouse, and their rows are compared with ours: deltalake, Polars, DuckDB,
   and the official Delta connector of Spark, whose jars come from Maven's registry. It prints a line for each
   step of a warehouse's life.
-- The stories about a bucket, with processes that die at each point, and the services of the compose file run
-  on a real S3 server (versitygw), which Go builds.
+- The demo, the walk over all points where a process can die, the oracles of the engine, the stories about a
+  bucket and the services of the compose file run on a real S3 server (versitygw), which Go builds.
 
 Without Maven's registry the connector is left out, without Go the server; the last lines say so. It is no
 part of `make test`.
@@ -25,6 +25,7 @@ from typing import Final
 import pyarrow as pa
 import pyspark
 from pyspark.sql import SparkSession
+from tests.support import placing
 from tests.support.interop_story import Story, differences, tell
 from tests.support.stock_readers import READERS, StockReader
 
@@ -35,7 +36,12 @@ SCALA: Final = "2.13"
 SPARK: Final = "spark"
 TRAVELS: Final = ("expired", "old files gone")  # steps that keep files of earlier versions
 ROOT: Final = Path(__file__).resolve().parent.parent
-ON_A_BUCKET: Final = ("tests/pipeline/test_bucket.py", "tests/deploy/test_compose_runs.py")
+ABOUT_BUCKETS: Final = ("tests/pipeline/test_bucket.py", "tests/deploy/test_compose_runs.py")
+IN_A_BUCKET: Final = (  # tests of any warehouse, with theirs in a bucket
+    "tests/pipeline/test_crash.py",
+    "tests/pipeline/test_engine_oracle.py",
+    "tests/pipeline/test_whole_mill.py",
+)
 
 
 def connector() -> str:
@@ -115,12 +121,29 @@ def on_a_bucket() -> tuple[bool, str]:
     program, skipped = s3_program()
     if program is None:
         return True, skipped
-    print(f"bucket: {', '.join(ON_A_BUCKET)} on {program}", flush=True)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "-m", "", *ON_A_BUCKET],
-        cwd=ROOT, env={**os.environ, s3_server.VARIABLE: program, "PYTHONHASHSEED": "0"}, check=False,
-    )  # fmt: skip
-    return done.returncode == 0, ""
+    address = f"s3://{s3_server.BUCKET}"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        s3_server.running(program, Path(folder) / "objects") as server,
+    ):
+        demo = run(
+            "-m", "examples.demo", f"{folder}/demo", "--warehouse", f"{address}/demo", **server.environment
+        )
+        placed = {**server.environment, placing.VARIABLE: f"{address}/tests"}
+        walked = run_tests(*IN_A_BUCKET, **placed)
+    told = run_tests("-m", "", *ABOUT_BUCKETS, **{s3_server.VARIABLE: program})
+    return demo and walked and told, ""
+
+
+def run_tests(*words: str, **environment: str) -> bool:
+    return run("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *words, **environment)
+
+
+def run(*words: str, **environment: str) -> bool:
+    """Whether Python ends well, run with these words."""
+    print(f"bucket: {' '.join(words)}", flush=True)
+    variables = {**os.environ, "PYTHONHASHSEED": "0", **environment}
+    return subprocess.run([sys.executable, *words], cwd=ROOT, env=variables, check=False).returncode == 0
 
 
 def main() -> int:

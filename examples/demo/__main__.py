@@ -1,4 +1,6 @@
-"""`python -m examples.demo [FOLDER] [--warehouse URL] [--events N] [--quick] [--serve]`: exit code 0: all is right."""
+"""`python -m examples.demo [FOLDER] [--warehouse URL] [--events N] [--quick] [--serve]`: exit code 0: all is
+right.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from typing import Final
 from tidemill.config import load_project
 from tidemill.config.loading import parse_project
 from tidemill.model.errors import ConfigError, InputError, StorageError
-from tidemill.model.names import bucket_folder
+from tidemill.model.names import BUCKETS, bucket_folder
 from tidemill.storage.bucket_path import BucketPath, warehouse_path
 from tidemill.storage.files import storage_errors
 
@@ -113,9 +113,11 @@ class Place:
 
 
 def start_afresh(folder: Path, address: str | None = None) -> Place:
-    """An empty demo project in `folder`; what an earlier demo left there goes. Its warehouse is in it, or in a
-    bucket at an address that has nothing, or that the demo in this folder had before."""
+    """An empty demo project in `folder`; what an earlier demo left there goes. Its warehouse is in it, or in
+    a bucket at an address that has nothing, or that the demo in this folder had before."""
     place = Place(folder, address)
+    if address is not None and not address.startswith(BUCKETS):
+        raise InputError(f"{address} is not the address of a bucket", hint="name one: s3://BUCKET/PREFIX")
     text = config_text(address)
     parse_project(text, place.config, {TIME_TYPE}, {})  # the address is one of a bucket
     with disk_errors(folder):
@@ -127,7 +129,7 @@ def start_afresh(folder: Path, address: str | None = None) -> Place:
                 hint="name a folder that is empty, does not exist, or is of an earlier demo",
             )
     if address is not None:
-        _empty_bucket(place, text)
+        _empty_bucket(place)
     with disk_errors(folder):
         # The mark stays to the end, so that a run that was cut short can be started again.
         for path in (folder / "warehouse", place.local, place.feed, place.report, place.spark_log):
@@ -146,13 +148,14 @@ def start_afresh(folder: Path, address: str | None = None) -> Place:
     return place
 
 
-def _empty_bucket(place: Place, text: str) -> None:
+def _empty_bucket(place: Place) -> None:
     """Delete what the demo of the same folder left at the same address; anything else there is refused."""
     top = place.warehouse
     with storage_errors("empty the bucket", top):
         if not isinstance(top, BucketPath) or not top.bucket.has_any(""):
             return
-        if not place.config.is_file() or place.config.read_text(encoding="utf-8") != text:
+        line = f"\nwarehouse: {json.dumps(place.address)}\n"
+        if not _is_ours(place.config) or line not in place.config.read_text(encoding="utf-8"):
             raise InputError(
                 f"{place.address} holds something that no demo of {place.folder} wrote",
                 hint="name a prefix that has no objects",

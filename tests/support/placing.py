@@ -20,7 +20,7 @@ from tidemill.storage.bucket_path import BucketPath, on_disk, warehouse_path
 
 VARIABLE: Final = "TIDEMILL_TESTS_BUCKET"
 _CONFIG: Final = "tidemill.yaml"
-_ADDRESS: Final = re.compile(r"^warehouse: (s3://\S+)\n")
+_ADDRESS: Final = re.compile(r'"?warehouse"?: "(s3://[^"]+)"')
 _LOG_PIECE: Final = re.compile(r"/\d{6}\.\d{20}$")
 
 
@@ -33,7 +33,11 @@ def write_config(root: Path, text: str) -> None:
     address = _address(root)
     if address is None and in_bucket():
         address = _new_address()
-    (root / _CONFIG).write_text(text if address is None else f"warehouse: {address}\n{text}")
+    if address is not None and text.startswith("{"):
+        text = text.replace("{", f'{{"warehouse": "{address}",', 1)
+    elif address is not None:
+        text = f'warehouse: "{address}"\n{text}'
+    (root / _CONFIG).write_text(text)
 
 
 def warehouse_of(root: Path) -> Path:
@@ -77,7 +81,7 @@ def _local(root: Path, address: str) -> Path:
 
 def _address(root: Path) -> str | None:
     config = root / _CONFIG
-    found = _ADDRESS.match(config.read_text()) if config.exists() else None
+    found = _ADDRESS.search(config.read_text()) if config.exists() else None
     return found[1] if found else None
 
 

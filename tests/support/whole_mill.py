@@ -20,6 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.support.figures import record
 from tests.support.patience import PATIENCE
+from tests.support.placing import (
+    all_files,
+    copy_project,
+    in_bucket,
+    is_log_piece,
+    warehouse_of,
+    write_config,
+)
 
 from tidemill.config.gateway import GatewaySettings
 from tidemill.formats.stored_slice import content_bytes
@@ -31,6 +39,7 @@ from tidemill.model.gateway import Entry, Submission
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, align, format_instant, parse_instant
 from tidemill.query import Answer
+from tidemill.storage.bucket_path import local_copy
 from tidemill.testing import FakeClock
 
 NOON: Final = parse_instant("2024-01-15T12:00:00Z")
@@ -100,6 +109,7 @@ STREAMS: Final = ("orders", "visits", "beats")  # of events
 VECTORS: Final = "points"  # of deltas of vectors
 UNGATED: Final = "beats"  # every record of every slice of it counts
 STATE_FILES: Final = ("state.db", "state.db-wal", "state.db-shm")
+OF_THE_STATE: Final = ("state.owner", "state.db.name")  # of a warehouse in a bucket: whose state it is
 
 
 # -- the account
@@ -231,7 +241,7 @@ class WholeMill:
         self.mill = self._open()
 
     def _configure(self, *, keep_payload: bool) -> None:
-        (self.root / "tidemill.yaml").write_text(config(keep_payload=keep_payload))
+        write_config(self.root, config(keep_payload=keep_payload))
 
     def _open(self) -> Mill:
         return Mill.open(self.root, clock=self.clock)
@@ -241,7 +251,7 @@ class WholeMill:
 
     @property
     def warehouse(self) -> Path:
-        return self.root / "warehouse"
+        return warehouse_of(self.root)
 
     def act(self, work: Callable[[], object], dies: int | None) -> None:
         """Do it. If it dies at the fail point of that number, the next process does it again, as a sender
@@ -261,7 +271,7 @@ class WholeMill:
             with guard:
                 passed += 1
                 if passed == at:
-                    shutil.copytree(self.root, copy)
+                    copy_project(self.root, copy)
 
         with observed(count):
             work()
@@ -376,12 +386,16 @@ class WholeMill:
     # -- damage
 
     def files(self) -> list[Path]:
-        """What can be damaged: everything but the state, whose loss is another case, and locks."""
-        found = [path for path in self.warehouse.rglob("*") if path.is_file() and path.stat().st_size]
+        """What can be damaged: everything but the state, whose loss is another case, and locks. In a bucket,
+        logs have neither copies nor checksums."""
+        found = [path for path in all_files(self.warehouse) if path.stat().st_size]
         return sorted(
             path
             for path in found
-            if path.name not in STATE_FILES and not path.name.startswith(".") and "_damaged" not in path.parts
+            if path.name not in (*STATE_FILES, *OF_THE_STATE)
+            and not path.name.startswith(".")
+            and "_damaged" not in path.parts
+            and not (in_bucket() and (is_log_piece(path) or "_delta_log" in path.parts))
         )
 
     @contextmanager
@@ -465,7 +479,7 @@ class WholeMill:
         """As any reader of the table finds them."""
         snapshot = self.mill.snapshot("raw", stream)
         paths = snapshot.paths() if snapshot is not None else ()
-        return sum(pq.read_metadata(path).num_rows for path in paths)
+        return sum(pq.read_metadata(local_copy(path)).num_rows for path in paths)
 
     def _totals(self, stream: str, span: tuple[int, int]) -> Totals | None:
         """Asked three times: of one process the first answer is DuckDB's, the next are folded from columns
@@ -539,7 +553,7 @@ class WholeMill:
         found = {}
         for one in self.mill.windows.datasets(account.stream):
             if one.rows:
-                with pa.ipc.open_file(self.warehouse / str(one.file)) as file:
+                with pa.ipc.open_file(local_copy(self.warehouse / str(one.file))) as file:
                     found[one.key.interval.start] = sorted(file.read_all()["id"].to_pylist())
         expected = {start: sorted(ids) for start, ids in wanted.items()}
         assert found == expected, {

@@ -11,12 +11,14 @@ import pytest
 from examples.demo.project import TIME_TYPE, start_afresh, tidemill_command
 from examples.demo.telling import Teller, errors_to
 from rich.console import Console
+from tests.support.bucket_server import BucketServer
 from tests.support.oracles.stream import REQUESTS
 
 from examples.demo import run_demo
 from tidemill.config import load_project
 from tidemill.model.errors import ConfigError, InputError, StorageError
 from tidemill.model.time import HOUR
+from tidemill.storage.bucket import Bucket
 
 
 def test_the_project_declares_the_stream_of_the_feed(tmp_path: Path) -> None:
@@ -49,6 +51,24 @@ def test_a_linked_warehouse_is_unlinked_not_emptied(tmp_path: Path) -> None:
     start_afresh(place.folder)
     assert not place.warehouse.exists()
     assert (other / "precious").read_text() == "x"
+
+
+def test_a_bucket_is_emptied_for_the_demo_of_the_same_folder_only(
+    bucket_server: BucketServer, tmp_path: Path
+) -> None:
+    address = bucket_server.new_url()
+    place = start_afresh(tmp_path / "demo", address)
+    assert place.shown_warehouse == address
+    bucket = Bucket(address)
+    bucket.put("raw/part", b"rows")
+    with pytest.raises(InputError, match="holds something that no demo of"):
+        start_afresh(tmp_path / "other", address)
+    assert not (tmp_path / "other").exists()
+    assert bucket.read("raw/part") == b"rows"
+    start_afresh(tmp_path / "demo", address)
+    assert bucket.objects("") == []
+    with pytest.raises(InputError, match="is not the address of a bucket"):
+        start_afresh(tmp_path / "demo", "folder")
 
 
 def test_a_folder_that_no_demo_made_is_refused_untouched(tmp_path: Path) -> None:
