@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,17 +86,31 @@ ON_DISK = re.compile(
 IN_FOLDER = re.compile(rf"^({'|'.join(sorted(FOLDERS))})/")
 # Files of a warehouse may be objects of a bucket. Outside of storage/ they are opened through their Path, or
 # as the local copy that storage/ makes; these calls would look at the local disk, past both.
-AROUND = {
-    *(("os", name) for name in ("open", "link", "symlink", "stat", "lstat", "scandir", "listdir", "walk")),
-    *(("os", name) for name in ("replace", "rename", "unlink", "remove", "mkdir", "makedirs", "truncate")),
-    *(("shutil", name) for name in ("rmtree", "move", "copy", "copy2", "copyfile", "copytree")),
-    *(("pq", name) for name in ("ParquetFile", "ParquetWriter", "read_table", "read_metadata")),
-    *(("pa", name) for name in ("OSFile", "memory_map", "input_stream", "output_stream")),
-    *(("np", name) for name in ("memmap", "fromfile", "load", "save")),
-    ("mmap", "mmap"),
-    ("", "open"),
+AROUND = {  # whole names, whatever a module imports them as
+    *(f"os.{name}" for name in ("open", "link", "symlink", "stat", "lstat", "scandir", "listdir", "walk")),
+    *(f"os.{name}" for name in ("replace", "rename", "unlink", "remove", "mkdir", "makedirs", "truncate")),
+    *(f"os.{name}" for name in ("rmdir", "access", "chmod", "utime")),
+    *(f"os.path.{name}" for name in ("exists", "isfile", "isdir", "islink", "getsize", "getmtime")),
+    *(f"shutil.{name}" for name in ("rmtree", "move", "copy", "copy2", "copyfile", "copytree")),
+    *(f"pyarrow.{name}" for name in ("OSFile", "memory_map", "input_stream", "output_stream")),
+    *(
+        f"pyarrow.parquet.{name}"
+        for name in ("ParquetFile", "ParquetDataset", "ParquetWriter", "write_table")
+    ),
+    *(f"pyarrow.parquet.{name}" for name in ("read_table", "read_metadata", "read_schema")),
+    *(f"pyarrow.ipc.{name}" for name in ("open_file", "open_stream", "new_file", "new_stream")),
+    *(f"pyarrow.{name}" for name in ("dataset.dataset", "csv.read_csv", "csv.open_csv", "csv.write_csv")),
+    *(f"pyarrow.{name}" for name in ("json.read_json", "feather.read_table", "feather.write_feather")),
+    *(f"pyarrow.fs.{name}" for name in ("LocalFileSystem", "FileSystem.from_uri")),
+    *(f"numpy.{name}" for name in ("memmap", "fromfile", "load", "save", "loadtxt", "savetxt")),
+    *(f"{name}.open" for name in ("builtins", "io", "gzip", "bz2", "lzma", "codecs", "tarfile")),
+    *(["glob.glob", "glob.iglob", "mmap.mmap", "sqlite3.connect", "zipfile.ZipFile", "tarfile.TarFile"]),
+    *(["deltalake.DeltaTable", "deltalake.write_deltalake", "duckdb.read_parquet", "duckdb.read_csv"]),
+    *(f"tempfile.{name}" for name in ("TemporaryDirectory", "NamedTemporaryFile", "TemporaryFile")),
+    *(f"tempfile.{name}" for name in ("SpooledTemporaryFile", "mkdtemp", "mkstemp")),
 }
-LOCAL = {"local_copy", "on_disk", "temporary"}  # in what it is given: copies, or files that are being written
+# In what such a call is given: copies, files that are being written, and what is open already.
+LOCAL = {"local_copy", "on_disk", "temporary", "sink", "_sink", "source", "PythonFile", "py_buffer"}
 LOCAL_FILES = {  # and why these may do so all the same
     "src/tidemill/storage/": "it knows what is where",
     "src/tidemill/cli/": "files of users, and terminals",
@@ -105,6 +119,12 @@ LOCAL_FILES = {  # and why these may do so all the same
     "src/tidemill/ingest/gateway/": "the log of a gateway is on its own disk",
     "src/tidemill/ingest/flight.py": "notes of landings, with locks, are of one machine",
     "src/tidemill/ingest/sniff.py": "files of users, before they are landed",
+    "src/tidemill/ingest/sources.py": "files of users, before they are landed",
+    "src/tidemill/ingest/feeds.py": "folders that the project names",
+    "src/tidemill/config/loading.py": "the file of the project",
+    "src/tidemill/engine/bundle.py": "an archive that a user names",
+    "src/tidemill/engine/executors.py": "asks whether an executor sees a folder of a disk",
+    "src/tidemill/query/plain_sql/scanning.py": "what it is given are local copies",
     "src/tidemill/pipeline/events/file_sink.py": "a file that the project names",
     "src/tidemill/raw/compaction/scratch.py": "folders in which parts are prepared are of one machine",
     "src/tidemill/server/access/kept.py": "a lock of one machine",
@@ -150,17 +170,48 @@ def file_faults(path: str, tree: ast.AST) -> Iterator[str]:
     """Outside of storage/, files of a warehouse are opened through their Path, or as local copies."""
     if not path.startswith("src/") or path.startswith(tuple(LOCAL_FILES)):
         return
+    imported = imported_names(tree)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        called = ("", node.func.id) if isinstance(node.func, ast.Name) else ("", "")
-        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
-            called = node.func.value.id, node.func.attr
-        given = node.args[0] if node.args else None
-        named = {one.id for one in ast.walk(given) if isinstance(one, ast.Name)} if given else set[str]()
-        if called in AROUND and not named & LOCAL:
-            name = ".".join(called).lstrip(".")
-            yield f"{path}:{node.lineno}: {name}() of what may be in a bucket; open its Path or local_copy"
+        called = whole_name(node.func, imported)
+        if called not in AROUND:
+            continue
+        elsewhere = called.startswith("tempfile.")  # unless a folder is named
+        given = [one.value for one in node.keywords if one.arg == "dir"] if elsewhere else node.args[:1]
+        if (given or not elsewhere) and not words_of(given) & LOCAL:
+            yield f"{path}:{node.lineno}: {called}() of what may be in a bucket; open its Path or local_copy"
+
+
+def words_of(nodes: Iterable[ast.AST]) -> set[str]:
+    """All names and attributes in some expressions."""
+    inner = [one for node in nodes for one in ast.walk(node)]
+    names = {one.id for one in inner if isinstance(one, ast.Name)}
+    return names | {one.attr for one in inner if isinstance(one, ast.Attribute)}
+
+
+def imported_names(tree: ast.AST) -> dict[str, str]:
+    """What each name of a module stands for that it imports."""
+    found = {"open": "builtins.open"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {
+                one.asname or one.name.split(".")[0]: one.name if one.asname else one.name.split(".")[0]
+                for one in node.names
+            }
+        elif isinstance(node, ast.ImportFrom):
+            found |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+    return found
+
+
+def whole_name(node: ast.AST, imported: dict[str, str]) -> str:
+    """The dotted name of what is called, from the package on; empty: it is not of one that is imported."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    first = imported.get(node.id, "") if isinstance(node, ast.Name) else ""
+    return ".".join([first, *reversed(parts)]) if first else ""
 
 
 def unused_exceptions(names: set[str]) -> Iterator[str]:

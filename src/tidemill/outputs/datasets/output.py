@@ -27,6 +27,7 @@ from tidemill.outputs.datasets.rules import rules_of
 from tidemill.outputs.datasets.verify import verify_datasets, verify_sets
 from tidemill.raw.watermark import watermark_of
 from tidemill.storage import layout
+from tidemill.storage.bucket_path import on_disk
 from tidemill.storage.scrubbing import FileCheck, ScrubTally, check_files
 
 _UNFINISHED: Final = (Phase.QUEUED, Phase.BUILDING, Phase.FAILED)
@@ -78,7 +79,7 @@ class Datasets(Simple):
             for position, what in verify_sets(warehouse.state, rules, stream.name, raw.entries, now)
         ]
         windows = [w for w in warehouse.state.windows(stream.name) if w.key.span == stream.aggregation_span]
-        with TemporaryDirectory(prefix=".verify-", dir=warehouse.root) as scratch:
+        with TemporaryDirectory(prefix=".verify-", dir=on_disk(warehouse.root)) as scratch:
             compared, differences = verify_datasets(
                 warehouse.engine,
                 stream,

@@ -18,6 +18,7 @@ from pyarrow import ipc
 
 from tidemill.formats.arrays import Ints
 from tidemill.outputs.datasets.order import KEYS, Run, arranged, parted, whole
+from tidemill.storage.bucket_path import on_disk
 from tidemill.storage.files import storage_errors
 
 MOST_BUCKETS: Final = 256  # of one file: each is written in pieces of buffer / buckets bytes
@@ -44,7 +45,7 @@ class Spill:
         self._written = 0
         self._reader: ipc.RecordBatchFileReader | None = None
         with storage_errors("spill to", folder):
-            self._file = tempfile.TemporaryFile(dir=folder, prefix="spill-")  # noqa: SIM115 - closed in close()
+            self._file = tempfile.TemporaryFile(dir=on_disk(folder), prefix="spill-")  # noqa: SIM115 - closed in close()
         self._sink = pa.PythonFile(self._file, "w")
         self._writer = ipc.new_file(
             self._sink, schema, options=ipc.IpcWriteOptions(compression="lz4", use_threads=False)
