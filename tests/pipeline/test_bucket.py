@@ -37,12 +37,14 @@ from tidemill.model.failpoints import observed
 from tidemill.model.names import SHARED_STAGING
 from tidemill.model.time import SECOND
 from tidemill.pipeline.recover import Recovered
+from tidemill.storage import bucket as client
 from tidemill.storage.bucket import Bucket
 from tidemill.storage.bucket_path import BucketPath
 from tidemill.storage.layout import TableKind
 from tidemill.testing import FakeClock
 
 LOG = re.compile(r"slices/[a-z]+\.ndjson$|trails\.log$|windows\.ndjson$")
+SLICE_FILES = "slices/*/*/*"
 NOT_COMPARED = re.compile(r"_delta_log/|_log_copies/|_log_sums/|/_staging|/\.|^\.|^state|warehouse\.id|^wal/")
 
 
@@ -110,13 +112,16 @@ def test_a_bucket_answers_what_a_folder_answers(played: tuple[Shop, str], shop_t
 def test_the_objects_of_a_bucket_are_the_files_of_a_folder(
     played: tuple[Shop, str], shop_template: Shop
 ) -> None:
+    assert_same_files(played[1], shop_template.warehouse)
+
+
+def assert_same_files(url: str, folder: Path) -> None:
     """Names of parts hold their checksums, and slices are named by their content."""
-    objects = {one.key: one.size for one in Bucket(played[1]).objects("") if not NOT_COMPARED.search(one.key)}
+    objects = {one.key: one.size for one in Bucket(url).objects("") if not NOT_COMPARED.search(one.key)}
     files = {
         name: path.stat().st_size
-        for path in shop_template.warehouse.rglob("*")
-        if path.is_file()
-        and not NOT_COMPARED.search(name := path.relative_to(shop_template.warehouse).as_posix())
+        for path in folder.rglob("*")
+        if path.is_file() and not NOT_COMPARED.search(name := path.relative_to(folder).as_posix())
     }
     logs = {key.rpartition("/")[0] for key in objects if re.search(r"/\d{6}\.\d{20}$", key)}
     assert {name for name in objects if name.rpartition("/")[0] not in logs} | logs == set(files)
@@ -125,8 +130,8 @@ def test_the_objects_of_a_bucket_are_the_files_of_a_folder(
     }
     for log in logs:  # the pieces of a log are what the file holds
         pieces = sorted(name for name in objects if name.startswith(f"{log}/"))
-        content = b"".join(Bucket(played[1]).read(piece) for piece in pieces)
-        assert content == (shop_template.warehouse / log).read_bytes(), log
+        content = b"".join(Bucket(url).read(piece) for piece in pieces)
+        assert content == (folder / log).read_bytes(), log
 
 
 def test_another_machine_goes_on_where_one_was_lost(copied: tuple[Shop, str]) -> None:
@@ -245,16 +250,49 @@ def current(mill: Mill, pattern: str) -> list[str]:
     return [one.key for one in root.glob(pattern) if one.suffix != ".parquet" or str(one) in parts]
 
 
-def test_a_bad_network_loses_and_doubles_nothing(bucket_server: BucketServer, tmp_path: Path) -> None:
-    network = BrokenNetwork(bucket_server, every=61)
+@pytest.mark.parametrize(("slices", "every"), [(1, 61), pytest.param(3, 11, marks=SOAK)], ids=["few", "many"])
+def test_a_bad_network_loses_and_doubles_nothing(
+    bucket_server: BucketServer, tmp_path: Path, slices: int, every: int
+) -> None:
+    network = BrokenNetwork(bucket_server, every=every)
+    url = bucket_server.new_url()
+    with network.running():
+        shop = new_shop(tmp_path / "shop", url)
+        play(shop, slices)
+        with shop.open() as mill:
+            assert_answers(mill, slices)
+            assert mill.verify().ok
+            found = all_details(mill)
+    assert all(network.broken[kind] for kind in FAULTS), network.broken
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "tidemill.yaml").write_text(CONFIG)
+    folder = Shop(tmp_path / "folder")
+    play(folder, slices)
+    with folder.open() as mill:
+        assert found == all_details(mill)  # parts may differ: rounds failed, and were made again
+    landed = {
+        path.relative_to(folder.warehouse).as_posix(): path for path in folder.warehouse.glob(SLICE_FILES)
+    }
+    stored = {one.key for one in Bucket(url).objects("slices") if not LOG.search(one.key.rpartition("/")[0])}
+    assert stored == set(landed)
+    for name, path in landed.items():
+        assert Bucket(url).read(name) == path.read_bytes(), name
+
+
+@SOAK
+def test_a_network_that_stalls_loses_and_doubles_nothing(
+    bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gives up on a request, which the server does all the same, later."""
+    monkeypatch.setattr(client, "_TIMEOUT", "1s")
+    network = BrokenNetwork(bucket_server, every=29, kinds=["slow"], slow=2.0)
     with network.running():
         shop = new_shop(tmp_path / "shop", bucket_server.new_url())
+        play(shop, 1)
         with shop.open() as mill:
-            shop.land(mill, 0)
-            mill.run_until_idle()
             assert_answers(mill, 1)
             assert mill.verify().ok
-    assert all(network.broken[kind] for kind in FAULTS), network.broken
+    assert network.broken["slow"] > 3
 
 
 class Killed(BaseException):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bench.s3_server import CREDENTIALS
-from tests.support.bucket_server import BucketServer
+from tests.support.bucket_server import FAULTS, BrokenNetwork, BucketServer
 
 from tidemill.config import load_project
 from tidemill.config.project import StateStore
@@ -155,6 +155,35 @@ def test_a_put_whose_response_was_lost_is_recognised_by_its_content(bucket_url: 
     assert bucket.put_new("a", b"mine")  # the client tries again, and finds its own object
     assert not bucket.put_new("a", b"othr")
     assert bucket.read("a") == b"mine"
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_every_act_is_done_once_on_a_bad_network(
+    bucket_server: BucketServer, bucket_url: str, tmp_path: Path, kind: str
+) -> None:
+    """Of each two requests one is broken; what an act returns and what is there is as without."""
+    network = BrokenNetwork(bucket_server, every=2, kinds=[kind], slow=0.01)
+    with network.running():
+        bucket = Bucket(bucket_url)
+        for name in "abc":
+            bucket.put(f"x/{name}", name.encode() * 1000)
+        assert [bucket.put_new("y/new", b"mine"), bucket.put_new("y/new", b"othr")] == [True, False]
+        bucket.copy("x/a", "x/d")
+        bucket.delete("x/b", "x/c")
+        for name in "ad":
+            assert bucket.read(f"x/{name}") == b"a" * 1000
+            bucket.download(f"x/{name}", tmp_path / "copy")
+            assert (tmp_path / "copy").read_bytes() == b"a" * 1000
+        assert bucket.find("x/b") is None
+        assert [one.key for one in bucket.objects("x")] == ["x/a", "x/d"]
+        assert bucket.children("x")[0] == []
+    assert network.broken[kind] >= 3
+    there = Bucket(bucket_url)
+    assert {one.key: there.read(one.key) for one in there.objects("")} == {
+        "x/a": b"a" * 1000,
+        "x/d": b"a" * 1000,
+        "y/new": b"mine",
+    }
 
 
 def test_what_is_deleted_is_gone_and_what_is_not_there_is_passed_over(bucket_url: str) -> None:
@@ -385,7 +414,7 @@ def test_a_log_that_others_write_to_is_removed_or_the_removal_is_refused(
     append(log_of(here), b"one\n", 0)
     bucket = Contended(bucket_url, log_of(there))
     monkeypatch.setattr(bucket_path, "_bucket", lambda _url: bucket)
-    monkeypatch.setattr(bucket_path, "_LOOKS", 3)
+    monkeypatch.setattr(bucket_path, "_TRIES", 3)
     with pytest.raises(ConflictError, match="other writers changed it 3 times in a row") as refused:
         log_of(here).unlink()
     assert (refused.value.retry.value, refused.value.where) == ("refresh", log_of(here).as_uri())

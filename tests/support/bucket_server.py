@@ -12,7 +12,7 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -66,11 +66,13 @@ def _moto() -> Iterator[S3Server]:
 
 
 class BrokenNetwork:
-    """A proxy that breaks every request whose turn it is, in the ways of FAULTS in turns: refused before the
-    server saw it, done but never answered, answered by half, or slow."""
+    """A proxy that breaks every request whose turn it is, in some ways in turns: refused before the server
+    saw it, done but never answered, answered by half, or slow (by so many seconds)."""
 
-    def __init__(self, server: BucketServer, every: int) -> None:
-        self._server, self._every = server, every
+    def __init__(
+        self, server: BucketServer, every: int, kinds: Sequence[str] = FAULTS, slow: float = 0.2
+    ) -> None:
+        self._server, self._every, self._kinds, self.slow = server, every, kinds, slow
         self._guard = threading.Lock()
         self._count = 0
         self.broken: dict[str, int] = dict.fromkeys(FAULTS, 0)
@@ -81,7 +83,7 @@ class BrokenNetwork:
             self._count += 1
             if self._count % self._every:
                 return None
-            kind = FAULTS[self._count // self._every % len(FAULTS)]
+            kind = self._kinds[self._count // self._every % len(self._kinds)]
             if kind == "cut" and method != "GET":
                 kind = "lost"
             self.broken[kind] += 1
@@ -93,12 +95,13 @@ class BrokenNetwork:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # a body waits for its headers to be acknowledged, else: 40 ms
 
             def log_message(self, *_: object) -> None:
                 """Says nothing."""
 
             def forward(self) -> None:
-                _forward(self, port, network.fault(self.command))
+                _forward(self, port, network.fault(self.command), network.slow)
 
             do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward  # noqa: N815
 
@@ -114,17 +117,18 @@ class BrokenNetwork:
             proxy.server_close()
 
 
-def _forward(request: BaseHTTPRequestHandler, port: int, fault: str | None) -> None:
+def _forward(request: BaseHTTPRequestHandler, port: int, fault: str | None, slow: float) -> None:
     body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
     if fault in ("500", "503"):
-        text = b"<Error><Code>SlowDown</Code></Error>"
+        code = b"SlowDown" if fault == "503" else b"InternalError"
+        text = b"<Error><Code>" + code + b"</Code></Error>"
         request.send_response(int(fault))
         request.send_header("Content-Length", str(len(text)))
         request.end_headers()
         request.wfile.write(text if request.command != "HEAD" else b"")
         return
     if fault == "slow":
-        threading.Event().wait(0.2)
+        threading.Event().wait(slow)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(request.command, request.path, body, dict(request.headers.items()))
     answer = connection.getresponse()

@@ -93,8 +93,8 @@ class LineFile(Generic[Line]):
 
     @contextmanager
     def locked(self, state: Logs | None = None) -> Iterator[None]:
-        """Lock the log for this process; against all machines, if they share a state on a server. LeaseLostError
-        if the warehouse has another state than this one: what was appended then counts for nobody here."""
+        """Lock the log for this process; against all machines, if they share a state on a server.
+        LeaseLostError if the warehouse has another state by now: then nothing may be acknowledged."""
         make_folder(self._folder, top=self._warehouse)
         with (
             nullcontext() if state is None else state.hold(self.name),

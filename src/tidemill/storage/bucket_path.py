@@ -590,12 +590,12 @@ def _finish_rewriting(path: BucketPath, generation: int, content: bytes) -> None
 def drop_log(path: BucketPath) -> None:
     """Remove a log. Its generation stays, so that no machine takes its copy for a part of a later log.
     ConflictError if others write to it all the time."""
-    for _ in range(_LOOKS):
+    for _ in range(_TRIES):
         if not has_log(path) or rewrite_log(path, _DROPPED):
             return
         look_again(path)
     raise ConflictError(
-        f"the log was not removed: other writers changed it {_LOOKS} times in a row",
+        f"the log was not removed: other writers changed it {_TRIES} times in a row",
         where=path.as_uri(),
         hint="run the same again; if it stays so, stop what writes to it on other machines first",
     )

@@ -61,18 +61,24 @@ _NO_HOOKS: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_exp
 def _delta_errors(act: str, root: Path) -> Iterator[None]:
     """Turns errors of deltalake about the disk into StorageErrors. Conflicts pass through."""
     try:
-        with storage_errors(act, root):
-            yield
+        yield
     except CommitFailedError:
         raise
+    except OSError as error:  # deltalake raises these about a bucket, too
+        raise _failure(act, root, error) from error
     except DeltaError as error:
-        if isinstance(root, BucketPath) and is_of_bucket(error):
-            raise disk_error(act, root, root.bucket.failure(act, root.key, error)) from error
-        if "os error" in str(error):
-            raise disk_error(act, root, error) from error
+        if (isinstance(root, BucketPath) and is_of_bucket(error)) or "os error" in str(error):
+            raise _failure(act, root, error) from error
         raise DamageError(
             f"cannot {act}: {' '.join(str(error).split())}", where=within_warehouse(layout.table_log(root))
         ) from error
+
+
+def _failure(act: str, root: Path, error: DeltaError | OSError) -> StorageError:
+    """What deltalake reports, without anything of a response of a bucket."""
+    if isinstance(root, BucketPath) and is_of_bucket(error):
+        return disk_error(act, root, root.bucket.failure(act, root.key, error))
+    return disk_error(act, root, error)
 
 
 class Table:
@@ -421,7 +427,7 @@ class Table:
     def _lost(self, base: int, error: CommitFailedError) -> None:
         """Another writer took version base + 1: read it. If none did, the failure is not a conflict."""
         if self.refresh() == base:
-            raise disk_error("commit", self.root, error) from error
+            raise _failure("commit", self.root, error) from error
 
     def _is_mine(
         self, version: int, adds: Sequence[Part], removes: Sequence[Part], info: Mapping[str, str]
@@ -559,7 +565,7 @@ def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: st
             )
     except CommitFailedError as error:
         if not log.entry_path(root, 0).exists():
-            raise disk_error("create the table", root, error) from error
+            raise _failure("create the table", root, error) from error
     log.sync_entries(root, -1, 0)
     sync_folder(root)
 
