@@ -32,8 +32,8 @@ _expected: Final[dict[Path, str]] = {}  # by warehouse, the owner that this proc
 
 def own(warehouse: Path, title: str | None) -> None:
     """Work with the state on a server that has this title, or with the file on this machine. StorageError if
-    the warehouse has another one. A second machine with a state in a file of its own would know nothing of what the first one
-    lands, and would number the same slices differently."""
+    the warehouse has another one. A second machine with a state in a file of its own would know nothing of
+    what the first one lands, and would number the same slices differently."""
     owner = layout.state_owner(warehouse)
     if not isinstance(owner, BucketPath):
         return
