@@ -377,7 +377,8 @@ def machines(
     postgres_server.execute(f"DROP SCHEMA {schema} CASCADE")
 
 
-@pytest.mark.parametrize("point", ["raw.before_commit", pytest.param("rollups.before_commit", marks=SOAK)])
+@SOAK
+@pytest.mark.parametrize("point", ["raw.before_commit", "rollups.before_commit"])
 def test_a_machine_that_was_replaced_commits_nothing(
     machines: tuple[Shop, Shop, Callable[[str], object]], point: str
 ) -> None:
@@ -511,6 +512,7 @@ def test_a_copy_of_the_disk_is_not_needed(played: tuple[Shop, str]) -> None:
         assert mill.verify().ok
 
 
+@SOAK
 def test_what_steps_of_a_job_hand_on_is_in_the_bucket_where_tasks_run_elsewhere(
     bucket_server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
