@@ -10,6 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemill import Mill
+from tidemill.model.time import DAY, format_instant, parse_instant
 from tidemill.storage import layout
 
 PROJECT = """
@@ -70,3 +71,77 @@ def test_a_measure_is_declared_with_another_type(tmp_path: Path) -> None:
         table = DeltaTable(str(layout.rollups(mill.project.warehouse, "s"))).to_pyarrow_table()
     assert table.schema.field("n__sum").type == pa.decimal128(38, 2)
     assert set(table.column("n__min").to_pylist()) == {Decimal("0.00"), Decimal("5.00")}
+
+
+SEALED = """
+version: 1
+streams:
+  s:
+    schema: {{id: string, at: string, api: string, code: integer, n: integer, obj: string, st: string}}
+    identity: id
+    event_time: {{column: at, type: iso8601}}
+    retention: {{raw: 10d}}
+    metrics:
+      states: {{kind: state, object: obj, state: st}}
+      few: {{kind: counter, dimensions: [api], max_cardinality: 1}}
+      {more}
+"""
+COUNTER = "c: {kind: counter, dimensions: [code]}"
+
+
+def day(number: int) -> int:
+    return parse_instant("2024-01-01T00:00:00Z") + (number - 1) * DAY
+
+
+def seen(number: int, api: str, obj: str, state: str) -> bytes:
+    at = format_instant(day(number))
+    return json.dumps({"id": f"{number}-{obj}", "at": at, "api": api, "obj": obj, "st": state}).encode()
+
+
+def of_a_sealed_time(root: Path, *declared: str) -> dict[str, object]:
+    """Objects a and b are seen in the past, whose raw expires; then each declaration has a round of its own,
+    with one more observation of a. What is known at the end."""
+    now = [day(2)]
+    texts = [SEALED.format(more=more) for more in declared]
+    (root / "tidemill.yaml").write_text(texts[0])
+    with Mill.open(root, clock=lambda: now[0]) as mill:
+        mill.land("s", b"\n".join([seen(1, "first", "a", "NEW"), seen(1, "other", "b", "NEW")]))
+        mill.tick()
+        now[0] = day(30)
+        mill.land("s", seen(29, "other", "a", "DONE"))
+        mill.tick()
+        mill.retention.expire(mill.retention.plan())
+    for number, text in enumerate(texts, 30):
+        (root / "tidemill.yaml").write_text(text)
+        now[0] = day(number + 1)
+        with Mill.open(root, clock=lambda: now[0]) as mill:
+            mill.land("s", seen(number, "other", "a", f"AT{number}"))
+            assert mill.tick().faults == []
+            assert mill.verify().ok
+    with Mill.open(root, clock=lambda: now[0]) as mill:
+        states = mill.ask("SELECT states FROM s.states")
+        few = mill.ask("SELECT count FROM s.few GROUP BY api")
+        assert (states.completeness.missing, few.completeness.missing) == ((), ())
+        changes = mill.query("SELECT transitions FROM s.states BETWEEN 2024-01-20 AND now").to_pylist()
+        assert changes == [{"transitions": 1 + len(declared)}]  # none from (none)
+        return {"states": states.table.to_pylist(), "few": few.table.to_pylist()}
+
+
+def expected(observations: int) -> dict[str, object]:
+    return {
+        "states": [{"states": 2}],
+        "few": [{"api": "__other__", "count": observations}, {"api": "first", "count": 1}],
+    }
+
+
+def test_states_go_on_when_another_metric_changes_after_raw_has_expired(tmp_path: Path) -> None:
+    """The columns of events have other positions then."""
+    declared = (COUNTER, "c: {kind: counter, dimensions: [code, n]}")
+    assert of_a_sealed_time(tmp_path, *declared) == expected(2 + len(declared))
+
+
+def test_states_go_on_when_metrics_that_look_back_come_and_go_after_raw_has_expired(tmp_path: Path) -> None:
+    by_api = "c: {kind: state, object: api, state: st}"
+    limited = "c: {kind: counter, dimensions: [obj], max_cardinality: 2}"
+    declared = (COUNTER, by_api, limited, COUNTER, by_api)
+    assert of_a_sealed_time(tmp_path, *declared) == expected(2 + len(declared))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,6 +22,7 @@ from tests.outputs.rollups.test_rollups_states import (
 
 from tidemill.model.time import MINUTE
 from tidemill.outputs.rollups.observation_runs import (
+    MadeFor,
     MergeObservations,
     ObservationLog,
     ObservationSet,
@@ -38,6 +40,7 @@ from tidemill.storage.state.protocol import State
 from tidemill.storage.state.sqlite import open_state
 
 ALL = (0, 1 << 64)
+THESE = MadeFor({"orders": "these"}, earlier="all of these")
 
 
 def trails_of(metric: Metric, folder: Path, *many: list[Seen]) -> list[str]:
@@ -176,41 +179,71 @@ def set_of(name: str) -> ObservationSet:
 
 def test_the_log_says_which_sets_stand(tmp_path: Path, state: State) -> None:
     folder = tmp_path / "trails" / "s"
-    log = ObservationLog(folder, "these", state)
+    log = ObservationLog(folder, THESE, state)
     assert log.sets == {}
     for name in "abc":
         log.enter(set_of(name))
     log.enter(set_of("m"), ["a", "b"])
     log.enter(None, ["c"])
-    again = ObservationLog(folder, "these", state)
+    again = ObservationLog(folder, THESE, state)
     assert again.sets == {"m": set_of("m")}
-    assert ObservationLog(folder, "others", state).sets == {}
+    assert ObservationLog(folder, MadeFor({"orders": "others"}), state).sets == {}
+
+
+def test_a_log_of_an_earlier_version_is_kept(tmp_path: Path, state: State) -> None:
+    folder = tmp_path / "trails" / "s"
+    ObservationLog(folder, THESE, state).enter(set_of("a"))
+    path = layout.state_history_log(folder)
+    lines = path.read_bytes().replace(b'{"orders":"these"}', b'"all of these"')
+    assert b'"all of these"' in lines
+    plain = [{k: v for k, v in json.loads(line).items() if k != "chain"} for line in lines.splitlines()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in plain))
+    state.forget_log(layout.relative_name(path))
+    assert ObservationLog(folder, THESE, state).sets == {"a": set_of("a")}
+    assert b'"made_for":{"orders":"these"}' in path.read_bytes()
+
+
+def test_a_log_keeps_what_is_declared_as_before_until_the_rest_is_complete(
+    tmp_path: Path, state: State
+) -> None:
+    folder = tmp_path / "trails" / "s"
+    both = MadeFor({"orders": "these", "stock": "new"})
+    ObservationLog(folder, THESE, state).enter(set_of("a"))
+    for _ in range(2):  # the second time as after a crash
+        log = ObservationLog(folder, both, state, keep=True)
+        assert (log.sets["a"], log.lacking) == (set_of("a"), {"stock"})
+        assert [name for each in log.sets.values() for name in each.names] == ["a.trail"]
+        log.enter(ObservationSet("n", {"ba": (1, 2)}, {"stock": ["n.trail"]}))
+    log.complete()
+    last = ObservationLog(folder, both, state)
+    assert last.lacking == frozenset()
+    assert [name for each in last.sets.values() for name in each.names] == ["a.trail", "n.trail"]
 
 
 def test_a_line_that_was_not_written_to_its_end_does_not_count(tmp_path: Path, state: State) -> None:
     folder = tmp_path / "trails" / "s"
-    log = ObservationLog(folder, "these", state)
+    log = ObservationLog(folder, THESE, state)
     log.enter(set_of("a"))
     path = layout.state_history_log(folder)
     path.write_bytes(path.read_bytes() + b'{"gone":[],"se')
-    torn = ObservationLog(folder, "these", state)
+    torn = ObservationLog(folder, THESE, state)
     assert torn.sets.keys() == {"a"}
     torn.enter(set_of("c"))
-    assert ObservationLog(folder, "these", state).sets.keys() == {"a", "c"}
+    assert ObservationLog(folder, THESE, state).sets.keys() == {"a", "c"}
 
 
 def test_the_log_stays_short(tmp_path: Path, state: State) -> None:
     folder = tmp_path / "trails" / "s"
-    log = ObservationLog(folder, "these", state)
+    log = ObservationLog(folder, THESE, state)
     for number in range(700):
         log.enter(set_of(str(number)), [str(number - 1)])
     assert len(layout.state_history_log(folder).read_bytes().splitlines()) < 300
-    assert ObservationLog(folder, "these", state).sets == {"699": set_of("699")}
+    assert ObservationLog(folder, THESE, state).sets == {"699": set_of("699")}
 
 
 def test_trails_that_do_not_stand_are_swept_away(tmp_path: Path, state: State) -> None:
     folder = tmp_path / "trails" / "s"
-    log = ObservationLog(folder, "these", state)
+    log = ObservationLog(folder, THESE, state)
     log.enter(set_of("a"))
     for name in ("a.trail", "b.trail", ".c.trail.tmp", "orders.roster"):
         (folder / name).write_bytes(b"")

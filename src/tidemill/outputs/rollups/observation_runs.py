@@ -7,8 +7,8 @@ again from raw. A log beside them says which files are current.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -175,15 +175,38 @@ class ObservationSet:
             yield from names
 
 
+@dataclass(frozen=True, slots=True)
+class MadeFor:
+    """The declarations that observations are made for."""
+
+    metrics: Mapping[str, str]  # metric -> hash of its declaration
+    earlier: str = ""  # all of them, as logs of earlier versions recorded them
+
+    def is_all_of(self, recorded: object) -> bool:
+        return recorded in (self.metrics, self.earlier)
+
+    def unchanged(self, recorded: object) -> dict[str, str]:
+        """The metrics that are declared as they were."""
+        before = recorded if isinstance(recorded, dict) else {}
+        return {metric: core for metric, core in self.metrics.items() if before.get(metric) == core}
+
+
 class ObservationLog:
     """Which sets of files are current: a line for each new set, with those it replaces.
 
-    `made_for` identifies the declarations that the files were made for; if it changes, none is current. The
-    state, if given, knows the length of the log. DamageError if a line of it is missing or changed.
+    `made_for` identifies the declarations that the files were made for; if it changes, none is current or,
+    with `keep`, only those of metrics that are declared as before: the others are `lacking`. The state, if
+    given, knows the length of the log. DamageError if a line of it is missing or changed.
     """
 
     def __init__(
-        self, folder: Path, made_for: str | None, state: Logs | None = None, *, known: LogHead | None = None
+        self,
+        folder: Path,
+        made_for: MadeFor | None,
+        state: Logs | None = None,
+        *,
+        keep: bool = False,
+        known: LogHead | None = None,
     ) -> None:
         """A reader passes no state (but may pass a known head) and never repairs what another process left or
         is writing; with `made_for` None it reads any log."""
@@ -191,6 +214,8 @@ class ObservationLog:
         self._path = layout.state_history_log(folder)
         self._name = layout.relative_name(self._path)
         self._made_for = made_for
+        self._keep = keep
+        self._held = dict(made_for.metrics) if made_for is not None else {}  # metrics that it is complete for
         self._state = state
         self._head = EMPTY_LOG
         self._lines = 0  # 0: there is no log for these declarations
@@ -213,13 +238,21 @@ class ObservationLog:
             what = f"it has {chain.head.lines} lines, and {known.lines} were written to it"
             raise DamageError(what, where=self._name)
         lines = self._parsed(texts)
-        if not lines or self._made_for not in (None, lines[0].get("made_for")):
+        recorded = lines[0].get("made_for") if lines else None
+        is_whole = self._made_for is None or self._made_for.is_all_of(recorded)
+        held = self._made_for.unchanged(recorded) if self._made_for is not None and self._keep else {}
+        if not lines or not (is_whole or held):
             return
         for line in lines[1:]:
             self._apply(line)
+        if not is_whole:
+            self._held = held
+            self.sets = {name: _only_of(held, each) for name, each in self.sets.items()}
         self._lines, self._head = len(lines), chain.head
-        # A process died while writing, and its line does not count; or an earlier version wrote the file.
-        if self._state is not None and not (whole and chain.is_chained):
+        # A process died while writing, and its line does not count; or an earlier version wrote the file; or
+        # other metrics are declared.
+        is_ours = whole and chain.is_chained and recorded == self._held
+        if self._state is not None and not is_ours:
             self._write_anew()
 
     def _texts(self) -> tuple[list[bytes], bool]:
@@ -243,6 +276,18 @@ class ObservationLog:
     @property
     def is_there(self) -> bool:
         return self._lines > 0
+
+    @property
+    def lacking(self) -> frozenset[str]:
+        """Declared metrics that the current files do not have."""
+        metrics = self._made_for.metrics if self._made_for is not None else {}
+        return frozenset(metrics.keys() - self._held.keys())
+
+    def complete(self) -> None:
+        """Record durably that the files have all declared metrics."""
+        assert self._made_for is not None
+        self._held = dict(self._made_for.metrics)
+        self._write_anew()
 
     def is_newest(self) -> bool:
         """Whether nobody else has written to it since it was read."""
@@ -283,7 +328,7 @@ class ObservationLog:
 
     def _write_anew(self) -> None:
         make_folder(self.folder, top=self.folder.parents[1])
-        lines: list[dict[str, object]] = [{"made_for": self._made_for}]
+        lines: list[dict[str, object]] = [{"made_for": self._held}]
         lines += [_line(each, []) for each in self.sets.values()]
         content, self._head = chained_all(EMPTY_LOG, map(_spelled, lines))
         if self._state is not None:  # the state must know no other log than this one
@@ -310,6 +355,10 @@ class ObservationLog:
             path.unlink(missing_ok=True)
         if gone:
             sync_folder(self.folder)
+
+
+def _only_of(metrics: Collection[str], of: ObservationSet) -> ObservationSet:
+    return replace(of, files={metric: names for metric, names in of.files.items() if metric in metrics})
 
 
 def drop_log(folder: Path, state: Logs) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -83,6 +83,8 @@ class Metric:
     limit: int | None = None  # limit of keys (combinations of dimensions) per tenant
     bins: Bins | None = None  # for a histogram
     following: Following | None = None  # for a state metric
+    # A hash of the declaration alone; the positions of columns above depend on other metrics, too.
+    core: str = field(default="", repr=False, compare=False)
 
     @property
     def keeps_ends(self) -> bool:
@@ -231,6 +233,7 @@ def _metric(stream: Stream, name: str, metric: Kept) -> Metric:
         limit=metric.max_cardinality,
         bins=metric.bins(measures[0].scale) if isinstance(metric, Histogram) else None,
         following=_following(stream, metric) if isinstance(metric, StateMetric) else None,
+        core=_declared_metric(stream, metric).core,
     )
 
 

@@ -28,6 +28,7 @@ from tidemill.outputs.rollups.cell_files import PARTIAL
 from tidemill.outputs.rollups.cells import Cells
 from tidemill.outputs.rollups.observation_runs import (
     FAN_IN,
+    MadeFor,
     MergeObservations,
     ObservationLog,
     ObservationSet,
@@ -131,6 +132,10 @@ class StateHistory:
         observed = self._observed()
         in_raw = self._batches()
         covered = {batch: offset for each in observed.sets.values() for batch, offset in each.batches.items()}
+        if observed.lacking:
+            self._take_up_lacking(
+                observed, {batch: covered[batch] for batch in in_raw if batch in covered}, in_raw
+            )
         # Raw may lose batches by retention: their observations stay. Undone batches are unknown to the
         # ledger.
         gone = {
@@ -255,7 +260,7 @@ class StateHistory:
                 for each in self._log.sets.values()
                 if not all(is_whole(self.folder / name) for name in each.names)
             }
-            admitted_keys = self._read_admitted() if self._log.sets else self._admitted_keys
+            admitted_keys = self._read_admitted(self._log.lacking) if self._log.sets else self._admitted_keys
             if admitted_keys is None:
                 broken = set(self._log.sets)
             else:
@@ -272,7 +277,7 @@ class StateHistory:
 
     def _open_log(self) -> ObservationLog:
         try:
-            return ObservationLog(self.folder, _made_for(self.spec), self._state)
+            return ObservationLog(self.folder, _made_for(self.spec), self._state, keep=self._has_expired)
         except DamageError as error:
             self._must_be_in_raw([layout.state_history_log(self.folder)])
             log.warning("all observations are made again from raw: %s", error)
@@ -288,8 +293,7 @@ class StateHistory:
     def _must_be_in_raw(self, lost: Sequence[Path]) -> None:
         """What is lost is made again from raw. If some of raw has expired, that would give another history:
         DamageError, until an operator sets the damaged file aside."""
-        names = (Path(path).name.partition("-")[0] for path in self._raw.snapshot().paths())
-        if EXPIRED_PART not in names:
+        if not self._has_expired:
             return
         for path in lost:
             name = layout.relative_name(path)
@@ -297,6 +301,12 @@ class StateHistory:
                 raise DamageError(
                     "the file is missing or damaged, and raw of some of it has expired", where=name
                 )
+
+    @property
+    def _has_expired(self) -> bool:
+        """Whether some of raw has expired: not all observations can be made again from it."""
+        names = (Path(path).name.partition("-")[0] for path in self._raw.snapshot().paths())
+        return EXPIRED_PART in names
 
     def _batches(self) -> dict[str, list[str]]:
         """Batches of raw with parts whose names begin with theirs; packed parts name their batches, and
@@ -392,12 +402,27 @@ class StateHistory:
     def _target(self, name: str, number: int, metric: Metric) -> Path:
         return self.folder / f"{name}-{number}~{metric.name}{layout.OBSERVATIONS_SUFFIX}"
 
+    def _take_up_lacking(
+        self,
+        observed: ObservationLog,
+        batches: Mapping[str, tuple[int, int]],
+        in_raw: Mapping[str, Sequence[str]],
+    ) -> None:
+        """Take metrics that are new or declared otherwise up from what is left of raw. What is known of the
+        others stays: raw no longer has all of it."""
+        seqs = {entry.id: entry.seq for entry in self._state.slices(self.spec.stream)}
+        self._take_up(batches, in_raw, seqs, observed, observed.lacking)
+        self._write_admitted(self._admitted_keys, first=True)
+        observed.complete()
+        observed.sweep()
+
     def _take_up(
         self,
         missing: Mapping[str, tuple[int, int]],
         in_raw: Mapping[str, Sequence[str]],
         seqs: Mapping[str, int],
         observed: ObservationLog,
+        only: frozenset[str] | None = None,
     ) -> None:
         rows = {str(self._raw.root / part.path): part.rows for part in self._raw.snapshot().parts}
         order = sorted(missing, key=lambda batch: missing[batch])
@@ -416,7 +441,7 @@ class StateHistory:
             context = {"stream": self.spec.stream}
             log.info("taking %d batches up from raw", len(taken), extra=context)
             self._note(paths, folder, taken)
-            self._enter(observed, {batch: missing[batch] for batch in taken}, seqs, folder, None)
+            self._enter(observed, {batch: missing[batch] for batch in taken}, seqs, folder, None, only)
             for path in folder.iterdir():
                 path.unlink()
             folder.rmdir()
@@ -437,9 +462,15 @@ class StateHistory:
         self._engine.run(note_raw, units, "observations", sum(sizes))
         return sum(sizes)
 
-    def _keys(self, folder: Path, seqs: Mapping[str, int]) -> dict[str, pa.Table]:
+    def _keys(
+        self, folder: Path, seqs: Mapping[str, int], only: frozenset[str] | None = None
+    ) -> dict[str, pa.Table]:
         limited = [metric for metric in self.spec.metrics if metric.limit is not None]
-        found = {metric.name: keys_left(metric, folder, seqs) for metric in limited}
+        found = {
+            metric.name: keys_left(metric, folder, seqs)
+            for metric in limited
+            if only is None or metric.name in only
+        }
         return {name: keys for name, keys in found.items() if keys is not None}
 
     def _enter(
@@ -449,13 +480,17 @@ class StateHistory:
         seqs: Mapping[str, int],
         folder: Path,
         cells: Path | None,
+        only: frozenset[str] | None = None,
     ) -> Touched:
-        """Observation files first, then the state, then the admitted keys, then the log, which makes them
+        """Enter what was noted of some batches, of all metrics or `only` of some.
+
+        Observation files first, then the state, then the admitted keys, then the log, which makes them
         current: whatever a crash leaves is made again, and recording it again has the same effect."""
         make_folder(self.folder, top=self._warehouse)
-        admitted_keys = self._admitted_keys.grown(self._keys(folder, seqs))
-        name = set_hash(batches)[:24]
-        seen = {metric.name: left_by(folder, metric.name, SEEN) for metric in self.followed}
+        admitted_keys = self._admitted_keys.grown(self._keys(folder, seqs, only))
+        name = set_hash([*batches, *(only or ())])[:24]
+        followed = [metric for metric in self.followed if only is None or metric.name in only]
+        seen = {metric.name: left_by(folder, metric.name, SEEN) for metric in followed}
         size = _bytes(path for paths in seen.values() for path in paths)
         units = [
             EnterUnit(
@@ -468,7 +503,7 @@ class StateHistory:
                 target=str(self._target(name, i, metric)),
                 cells=None if cells is None else str(cells / f"states-{i}~{metric.name}{PARTIAL}"),
             )
-            for metric in self.followed
+            for metric in followed
             if seen[metric.name]
             for i, keys in enumerate(key_ranges(self._ranges(size)))
         ]
@@ -510,10 +545,15 @@ class StateHistory:
                 write_observations(layout.admitted_keys(self.folder, metric), kept.keys(metric))
         self._admitted_keys = kept
 
-    def _read_admitted(self) -> AdmittedKeys | None:
-        """The admitted keys as last written; None if a file is missing."""
+    def _read_admitted(self, lacking: Collection[str]) -> AdmittedKeys | None:
+        """The admitted keys as last written, without those of metrics that are `lacking`; None if a file is
+        missing."""
         empty = AdmittedKeys.of(self.spec)
-        paths = {metric: layout.admitted_keys(self.folder, metric) for metric in empty.metrics}
+        paths = {
+            metric: layout.admitted_keys(self.folder, metric)
+            for metric in empty.metrics
+            if metric not in lacking
+        }
         if not all(is_whole(path) for path in paths.values()):
             return None
         return AdmittedKeys(empty.metrics, {metric: joined([read_arrow(p)]) for metric, p in paths.items()})
@@ -556,10 +596,15 @@ def _last_offset(observed: ObservationLog) -> int:
     return max((high for each in observed.sets.values() for _, high in each.batches.values()), default=-1)
 
 
-def _made_for(spec: RollupSpec) -> str:
+def _made_for(spec: RollupSpec) -> MadeFor:
     """What the state history depends on in the configuration."""
-    metrics = [repr(m) for m in spec.metrics if m.following is not None or m.limit is not None]
-    return hashlib.sha256("\n".join(metrics).encode()).hexdigest()
+    metrics = {m.name: repr(m) for m in spec.metrics if m.following is not None or m.limit is not None}
+    cores = {m.name: m.core or _hash(metrics[m.name]) for m in spec.metrics if m.name in metrics}
+    return MadeFor(cores, _hash("\n".join(metrics.values())))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _named(touched: Iterable[tuple[int, int]], ids: Mapping[int, str]) -> dict[int, frozenset[str]]:
