@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemill import Mill
-from tidemill.model.time import DAY, format_instant, parse_instant
+from tidemill.model.time import DAY, format_instant, from_datetime, parse_instant
 from tidemill.storage import layout
 
 PROJECT = """
@@ -145,3 +145,46 @@ def test_states_go_on_when_metrics_that_look_back_come_and_go_after_raw_has_expi
     limited = "c: {kind: counter, dimensions: [obj], max_cardinality: 2}"
     declared = (COUNTER, by_api, limited, COUNTER, by_api)
     assert of_a_sealed_time(tmp_path, *declared) == expected(2 + len(declared))
+
+
+SHORT = """
+version: 1
+streams:
+  s:
+    schema: {{id: string, at: string, api: string}}
+    identity: id
+    event_time: {{column: at, type: iso8601}}
+    retention: {{raw: 3d, rollups: {{1h: 5d}}}}
+    metrics: {{c: {{kind: counter{dimensions}}}}}
+"""
+
+
+def test_days_whose_hours_and_raw_have_expired_stay_when_a_day_beside_them_is_made_again(
+    tmp_path: Path,
+) -> None:
+    """Both are in one tile of 28 days."""
+    now = day(16)
+    (tmp_path / "tidemill.yaml").write_text(SHORT.format(dimensions=""))
+    with Mill.open(tmp_path, clock=lambda: now) as mill:
+        mill.land("s", b"\n".join([seen(2, "x", "a", ""), seen(2, "y", "b", "")]))
+        mill.tick()
+        mill.land("s", seen(15, "x", "c", ""))
+        mill.tick()
+        wrong = mill.land("s", seen(15, "y", "d", "")).entry
+        mill.tick()
+        mill.retention.expire(mill.retention.plan())
+        mill.retract(mill.plan_retraction(wrong.id, "sent by mistake"))
+        assert mill.tick().faults == []
+        assert counted(mill, "SELECT count FROM s INTERVAL 1d") == [(day(2), 2), (day(15), 1)]
+    (tmp_path / "tidemill.yaml").write_text(SHORT.format(dimensions=", dimensions: [api]"))
+    with Mill.open(tmp_path, clock=lambda: now) as mill:
+        assert mill.tick().faults == []
+        assert counted(mill, "SELECT count FROM s INTERVAL 1d") == [(day(2), 2), (day(15), 1)]
+        assert mill.query("SELECT count FROM s").to_pylist() == [{"count": 3}]
+        recent = "SELECT count FROM s BETWEEN 2024-01-13 AND 2024-01-16 GROUP BY api"
+        assert mill.query(recent).to_pylist() == [{"api": "x", "count": 1}]
+        assert mill.verify().ok
+
+
+def counted(mill: Mill, query: str) -> list[tuple[int, int]]:
+    return [(from_datetime(row["bucket"]), row["count"]) for row in mill.query(query).to_pylist()]

@@ -49,7 +49,9 @@ class TileWork:
     unkept: Sequence[int] = ()  # starts of tiles that are not kept: made only for the levels above
     old: Positions = field(default_factory=dict)  # parts of the tiles that only grow
     again: Sequence[int] = ()  # starts of the tiles that are made again,
-    below: Positions = field(default_factory=dict)  # also from these tiles below, which did not change
+    below: Positions = field(default_factory=dict)  # also from these tiles below, which did not change,
+    # and from their own parts in the time of tiles below that are gone, and that raw no longer has
+    sealed: Positions = field(default_factory=dict)
 
     @property
     def starts(self) -> list[int]:
@@ -173,6 +175,7 @@ def _cells(spec: RollupSpec, work: TileWork, handed: Cells) -> Cells:
     under = below(level)
     if under is not None:
         stored += [read_tiles(spec, path, starts, under.tile) for path, starts in work.below.items()]
+        stored += [read_tiles(spec, path, starts, under.tile) for path, starts in work.sealed.items()]
     return merge(spec, [handed, *stored], level.width) if stored else handed
 
 

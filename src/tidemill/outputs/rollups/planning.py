@@ -119,6 +119,9 @@ class _Target:
     old: str | None  # its part, if it only grows
     again: bool
     below: Sequence[tuple[str, int]] = ()  # parts and starts of tiles below that did not change
+    sealed: Sequence[
+        tuple[str, int]
+    ] = ()  # its own part, and starts of tiles below that are gone with their raw
 
 
 class Planner:
@@ -184,7 +187,7 @@ class Planner:
             gone = [start for start in starts if self._horizons.let_go(TileKey(under.name, start))]
             spans = [Interval(start, start + level.tile) for start in gone]
             beside = self._state.tiles(self._spec.stream, BASE.name, spans) if spans else []
-            more |= {tile.key.start for tile in beside} - self._again
+            more |= {tile.key.start for tile in beside if not self._horizons.sealed(tile.key)} - self._again
         return self._state.base_tiles(self._spec.stream, more) if more else []
 
     # -- which tiles, of what
@@ -241,7 +244,20 @@ class Planner:
         if (grows or first) and not any(target.again for target in new.values()):
             return self._target(key, made, old, again=False)
         unchanged = [(tile.part, start) for start, tile in known.items() if start not in new and tile.part]
-        return self._target(key, made, old, again=True, below=unchanged)
+        sealed = self._sealed_below(key, old, [tile for start, tile in known.items() if start not in new])
+        return self._target(key, made, old, again=True, below=unchanged, sealed=sealed)
+
+    def _sealed_below(
+        self, key: TileKey, old: TileState | None, unchanged: Sequence[TileState]
+    ) -> list[tuple[str, int]]:
+        """Where the tile keeps its buckets as they are, because neither a tile below nor raw has them: a tile
+        below is as long as some whole buckets of this one."""
+        gone = [tile.key.start for tile in unchanged if not tile.part and self._horizons.expired(tile.key)]
+        if not gone:
+            return []
+        if old is None or old.part is None:
+            raise _cannot_be_made_again(key)
+        return [(old.part, start) for start in gone]
 
     def _target(
         self,
@@ -251,6 +267,7 @@ class Planner:
         *,
         again: bool,
         below: Sequence[tuple[str, int]] = (),
+        sealed: Sequence[tuple[str, int]] = (),
     ) -> _Target:
         """A tile that is not kept still carries what is new to the levels above."""
         part = old.part if old is not None else None
@@ -262,7 +279,7 @@ class Planner:
             made = made._replace(revision=revision)
         else:
             self._plan.unkept.append((key, made))
-        return _Target(made, kept, part if not again else None, again, below)
+        return _Target(made, kept, part if not again else None, again, below, sealed)
 
     # -- units of work
 
@@ -350,11 +367,14 @@ class Planner:
     def _work(self, level: Level, targets: Sequence[_Target]) -> TileWork:
         old: dict[str, list[int]] = {}
         unchanged: dict[str, list[int]] = {}
+        sealed: dict[str, list[int]] = {}
         for target in targets:
             if target.old is not None:
                 old.setdefault(self._absolute(target.old), []).append(target.tile.start)
             for part, start in target.below:
                 unchanged.setdefault(self._absolute(part), []).append(start)
+            for part, start in target.sealed:
+                sealed.setdefault(self._absolute(part), []).append(start)
         return TileWork(
             level=level.name,
             tiles=[target.tile for target in targets if target.kept],
@@ -362,6 +382,7 @@ class Planner:
             old={path: sorted(starts) for path, starts in old.items()},
             again=_again(targets),
             below={path: sorted(starts) for path, starts in unchanged.items()},
+            sealed={path: sorted(starts) for path, starts in sealed.items()},
         )
 
     def _absolute(self, part: str) -> str:
