@@ -1,5 +1,5 @@
-"""Which state a warehouse in a bucket has: `state.owner` names it, and whoever works with another one is
-refused.
+"""Which state a warehouse in a bucket has: `state.owner` names it, and a process that works with another one
+is refused.
 
 Leases are rows of a state, so they say nothing about a machine that works with another state. `recover` on
 such a machine must not wait for them: it claims the bucket first. From then on every commit and every line of
@@ -32,8 +32,8 @@ _expected: Final[dict[Path, str]] = {}  # by warehouse, the owner that this proc
 
 def own(warehouse: Path, title: str | None) -> None:
     """Work with the state on a server that has this title, or with the file on this machine. StorageError if
-    the warehouse has another one. A second machine with a state in a file of its own would know nothing of what the first one
-    lands, and would number the same slices differently."""
+    the warehouse has another one. A second machine with a state in a file of its own would know nothing of
+    what the first one lands, and would number the same slices differently."""
     owner = layout.state_owner(warehouse)
     if not isinstance(owner, BucketPath):
         return
@@ -127,9 +127,9 @@ def _elsewhere(owner: BucketPath, found: str) -> StorageError:
 
 def _lost(owner: BucketPath, found: str | None) -> LeaseLostError:
     """As `_elsewhere`; it ends a whole round."""
-    said = _elsewhere(owner, found or "nobody knows where")
+    error = _elsewhere(owner, found or "`state.owner` is missing")
     return LeaseLostError(
-        f"{said.message}; what this process was doing was not committed", where=said.where, hint=said.hint
+        f"{error.message}; what this process was doing was not committed", where=error.where, hint=error.hint
     )
 
 
