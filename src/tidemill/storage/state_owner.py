@@ -1,5 +1,5 @@
-"""Which state a warehouse in a bucket has: `state.owner` names it, and whoever works with another one is
-refused.
+"""Which state a warehouse in a bucket has: `state.owner` names it, and a process that works with another one
+is refused.
 
 Leases are rows of a state, so they say nothing about a machine that works with another state. `recover` on
 such a machine must not wait for them: it claims the bucket first. From then on every commit and every line of
@@ -127,9 +127,9 @@ def _elsewhere(owner: BucketPath, found: str) -> StorageError:
 
 def _lost(owner: BucketPath, found: str | None) -> LeaseLostError:
     """As `_elsewhere`; it ends a whole round."""
-    said = _elsewhere(owner, found or "nobody knows where")
+    error = _elsewhere(owner, found or "`state.owner` is missing")
     return LeaseLostError(
-        f"{said.message}; what this process was doing was not committed", where=said.where, hint=said.hint
+        f"{error.message}; what this process was doing was not committed", where=error.where, hint=error.hint
     )
 
 
