@@ -460,7 +460,7 @@ def test_only_the_small_part_of_a_slice_is_packed_when_the_other_is_large(
 
     with plant.open() as mill:
         for number in range(3):
-            mill.land("requests", lines(number, 400, 0) + lines(number, 4, 1), name=f"{number}")
+            mill.land("requests", lines(number, 1200, 0) + lines(number, 4, 1), name=f"{number}")
             mill.tick()
         before = rows(plant)
         large = [part.path for part in table(plant).snapshot().parts if "large" in part.path]
