@@ -170,8 +170,8 @@ _OF_A_RATIO = "a ratio is made of counters and of transitions of state metrics"
         ("{kind: histogram, value: weight}", "value: column 'weight' is of type float", _DECIMAL),
         (
             "{kind: histogram, value: step, bounds: [1], accuracy: 0.01}",
-            ": bounds and accuracy are two ways to say the same",
-            "give one of the two",
+            ": bounds and accuracy cannot be combined",
+            "use one of them",
         ),
         (
             "{kind: histogram, value: step, accuracy: 0.0001}",
@@ -328,7 +328,7 @@ def test_mistake(metric: str, message: str, hint: str) -> None:
         ("x: last", "x: 'last' should be a section", "key: value"),
         (
             "change: {to: a}",
-            "change: 'change' is the name of the transitions that are counted anyway",
+            "change: 'change' is reserved: those transitions are always counted",
             "other",
         ),
         ("To-x: {to: a}", "To-x: name 'To-x' is not allowed", "lower-case"),
