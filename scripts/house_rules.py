@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,6 +136,12 @@ MADE = ("build/", "dist/", "demo/", "bench/work/")  # by running things, not by 
 TEXT = {".py", ".toml", ".lock", ".md", ".yaml", ".yml", ".sh", ".cfg", ".txt", ".html", ".js", ""}
 
 
+@lru_cache(maxsize=1)
+def nodes_of(tree: ast.AST) -> list[ast.AST]:
+    """All nodes of a syntax tree. Many rules look at each module in turn."""
+    return list(ast.walk(tree))
+
+
 def files() -> Iterator[tuple[str, str]]:
     """(path from the root, text) of every file that belongs to the project."""
     for path in sorted(ROOT.rglob("*")):
@@ -148,11 +155,11 @@ def clock_reads(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
     """(line, call, whether it was given an argument) of each read of the wall clock, and each sleep."""
     imported = {
         alias.asname or alias.name: (node.module or "", alias.name)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Call):
             continue
         called: tuple[str, str] | None = None
@@ -171,7 +178,7 @@ def file_faults(path: str, tree: ast.AST) -> Iterator[str]:
     if not path.startswith("src/") or path.startswith(tuple(LOCAL_FILES)):
         return
     imported = imported_names(tree)
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Call):
             continue
         called = whole_name(node.func, imported)
@@ -193,7 +200,7 @@ def words_of(nodes: Iterable[ast.AST]) -> set[str]:
 def imported_names(tree: ast.AST) -> dict[str, str]:
     """What each name of a module stands for that it imports."""
     found = {"open": "builtins.open"}
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Import):
             found |= {
                 one.asname or one.name.split(".")[0]: one.name if one.asname else one.name.split(".")[0]
@@ -238,7 +245,7 @@ def name_faults(path: str, tree: ast.AST) -> Iterator[str]:
     """A name says what something is; arguments of public methods stay as they are."""
     if not path.startswith("src/"):
         return
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         name = ""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             name = node.name
@@ -254,7 +261,7 @@ def length_faults(path: str, tree: ast.AST) -> Iterator[str]:
     """Functions of the source fit on a screen, with their signature and docstring."""
     if not path.startswith("src/"):
         return
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > MAX_FUNCTION and f"{path}:{node.name}" not in LONG_FUNCTIONS:
@@ -265,7 +272,7 @@ def hypothesis_faults(path: str, tree: ast.AST) -> Iterator[str]:
     """One profile draws the examples of all tests: none has settings of its own."""
     if not path.startswith("tests/") or path == SETTINGS:
         return
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         names = {alias.name for alias in node.names}
@@ -278,7 +285,7 @@ def path_faults(path: str, tree: ast.AST) -> Iterator[str]:
     """Only the layout knows what the folders and files of a warehouse are called."""
     if not path.startswith("src/") or path == LAYOUT:
         return
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         name = named_path(node, addresses=path.startswith(ADDRESSES))
         if name and "\n" not in name:  # else it is prose
             line = getattr(node, "lineno", 0)
@@ -304,7 +311,7 @@ def import_faults(path: str, text: str, tree: ast.AST) -> Iterator[str]:
     """A module whose functions import modules of ours says in one comment why."""
     if not path.startswith("src/") or LAZY in text:
         return
-    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (n for n in nodes_of(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
     for node in (inner for function in functions for inner in ast.walk(function)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tidemill."):
             yield f"{path}:{node.lineno}: import it at the top, or say why: `{LAZY} …`"
@@ -312,7 +319,7 @@ def import_faults(path: str, text: str, tree: ast.AST) -> Iterator[str]:
 
 def failpoint_calls(path: str, tree: ast.AST) -> Iterator[tuple[str, str | None]]:
     """(place, the point's name, None unless it is a literal) of each `failpoint(...)` call."""
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Call):
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
             if name == "failpoint":
@@ -322,7 +329,7 @@ def failpoint_calls(path: str, tree: ast.AST) -> Iterator[tuple[str, str | None]
 
 
 def declared_points(tree: ast.AST) -> set[str]:
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") == "POINTS":
             points: dict[str, str] = ast.literal_eval(node.value) if node.value else {}
             return set(points)
