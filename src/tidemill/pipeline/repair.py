@@ -1,7 +1,8 @@
 """`repair`: sets damaged files aside, and has their contents made again from slices or from raw.
 
 It makes nothing itself: what is set aside counts as not made, and later rounds make it, as after any other
-change. The plan is a list of steps, and the run does exactly those.
+change. The plan is a list of steps, and the run does those; while the log of a table is damaged, the damaged
+parts of that table are not known yet, and are repaired after the log.
 """
 
 from __future__ import annotations
