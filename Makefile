@@ -12,6 +12,8 @@ SOAK := $(VENV)/.ready-soak
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 MINUTES ?= 30
 export PYTHON
+# Tests start hundreds of processes: without files of bytecode each would compile the whole package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## explain the targets
 	@echo "Tidemill: make TARGET"

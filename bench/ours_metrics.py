@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from bench.work import Slice
 from tidemill.mill import Mill
-from tidemill.query.search.searching import SearchPage
+from tidemill.query.search.search import SearchPage
 from tidemill.storage.tables.table import Table
 from tidemill.testing import FakeClock
 

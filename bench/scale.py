@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from bench import work
 from bench.ours import Warehouse
 from tidemill.engine.session import SessionSettings, start_session
-from tidemill.storage.state.schema import connect
+from tidemill.storage.state.sqlite import connect
 
 RATE = 1_000_000  # events a second
 STORED = 100e12  # bytes of a warehouse

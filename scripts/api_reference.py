@@ -24,8 +24,8 @@ from tidemill.outputs.datasets.builder import BuildOutcome
 from tidemill.outputs.datasets.changes import RevisionChanges
 from tidemill.outputs.datasets.reader import RebuildStep, WindowReader, WindowStory, WindowView
 from tidemill.outputs.datasets.timeline import Timeline
+from tidemill.outputs.vectors.chain_view import ChainView
 from tidemill.outputs.vectors.chainer import Chainer
-from tidemill.outputs.vectors.view import ChainView
 from tidemill.outputs.windows.refresh import WindowRefresh
 from tidemill.pipeline.metrics import Meter
 from tidemill.pipeline.overview import StreamOverview
@@ -40,7 +40,7 @@ from tidemill.query.as_of import Change
 from tidemill.query.catalog import StreamFacts
 from tidemill.query.cell import Cell
 from tidemill.query.plain_sql.service import SqlAnswer
-from tidemill.query.search.searching import SearchPage, SearchPlan
+from tidemill.query.search.search import SearchPage, SearchPlan
 from tidemill.raw.compaction.packer import Packed, Packer
 from tidemill.raw.retract import RetractionPlan
 

@@ -25,8 +25,8 @@ from typing import Final
 import pyarrow as pa
 import pyspark
 from pyspark.sql import SparkSession
-from tests.support import placing
-from tests.support.interop_story import Story, differences, tell
+from tests.support import warehouse_location
+from tests.support.interop_story import TableHistory, differences, tell
 from tests.support.stock_readers import READERS, StockReader
 
 from bench import s3_server
@@ -84,7 +84,7 @@ def with_spark() -> tuple[Mapping[str, StockReader], str]:
         return READERS, f"skipped: Spark with {connector()} does not start: {first[:300]}"
 
 
-def told(step: str, story: Story, readers: Mapping[str, StockReader]) -> int:
+def told(step: str, story: TableHistory, readers: Mapping[str, StockReader]) -> int:
     """How many differences there are, each printed."""
     found = list(differences(story, {name: readers[name] for name in READERS}))
     if SPARK in readers:  # it takes seconds for each version: those of before are read twice
@@ -129,7 +129,7 @@ def on_a_bucket() -> tuple[bool, str]:
         demo = run(
             "-m", "examples.demo", f"{folder}/demo", "--warehouse", f"{address}/demo", **server.environment
         )
-        placed = {**server.environment, placing.VARIABLE: f"{address}/tests"}
+        placed = {**server.environment, warehouse_location.VARIABLE: f"{address}/tests"}
         walked = run_tests(*IN_A_BUCKET, **placed)
     told = run_tests("-m", "", *ABOUT_BUCKETS, **{s3_server.VARIABLE: program})
     return demo and walked and told, ""

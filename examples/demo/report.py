@@ -18,7 +18,7 @@ from examples.demo.plots import text
 
 from examples.demo import charts
 from tidemill.model.time import HOUR, format_instant
-from tidemill.server.console.serving import chart_files
+from tidemill.server.console.routes import chart_files
 
 _DRAW: Final = Path(__file__).parent / "report.js"
 

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from tidemill.config import Project
+from tidemill.config.project import bucket_url
 from tidemill.ingest import arguments
-from tidemill.ingest.adopt import has_landings
 from tidemill.ingest.files import land_bytes, land_commands, land_files
+from tidemill.ingest.interrupted_landings import has_landings
 from tidemill.ingest.landing import Landed, LandedMany
 from tidemill.ingest.plugins import open_project
 from tidemill.ingest.warehouse import Progress, Warehouse
@@ -27,14 +28,13 @@ from tidemill.model.clock import WatchedClock
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.slices import CountedAs, Format, Reject, SliceEntry, SliceStatus
 from tidemill.pipeline.progress import Pulse
-from tidemill.pipeline.reports import StreamStatus, TickReport
 from tidemill.pipeline.scrub_progress import scrub_status
 from tidemill.pipeline.workers import Workers
 from tidemill.query.catalog import catalog
 from tidemill.storage.files import storage_errors
 from tidemill.storage.layout import TableKind
 from tidemill.storage.state import opening
-from tidemill.storage.state.faults import WAREHOUSE, Fault, RoundFaults, faults_of
+from tidemill.storage.state.faults import WAREHOUSE, Fault, faults_of
 from tidemill.storage.state.protocol import State
 
 if TYPE_CHECKING:
@@ -44,30 +44,32 @@ if TYPE_CHECKING:
     from tidemill.engine import Engine
     from tidemill.eventtime import Watermark
     from tidemill.ingest.feeds import Sources
-    from tidemill.model.completeness import Missing
+    from tidemill.model.completeness import Missing, Pending
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.changes import RevisionChanges
     from tidemill.outputs.datasets.reader import RebuildStep, WindowReader
     from tidemill.outputs.datasets.timeline import Timeline
+    from tidemill.outputs.vectors.chain_view import ChainView
     from tidemill.outputs.vectors.chainer import Chainer
-    from tidemill.outputs.vectors.view import ChainView
     from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.metrics import Meter
+    from tidemill.pipeline.move import Moved, MovePlan
     from tidemill.pipeline.overview import StreamOverview
     from tidemill.pipeline.rebuild import Rebuilder
     from tidemill.pipeline.recover import Recovered
-    from tidemill.pipeline.repair import Repaired, RepairPlan, RepairStep
+    from tidemill.pipeline.repair import Repaired, RepairPlan
+    from tidemill.pipeline.reports import StreamStatus, TickReport
     from tidemill.pipeline.retention import Retention
     from tidemill.pipeline.scrub import Scrubbed
     from tidemill.pipeline.scrub_progress import ScrubStatus
     from tidemill.pipeline.trace import EventTrace
     from tidemill.pipeline.verify import Audit
-    from tidemill.query import Answer, Explanation, Querier
+    from tidemill.query import Answer, Explanation
     from tidemill.query.as_of import Change
     from tidemill.query.catalog import StreamFacts
     from tidemill.query.cell import Cell
     from tidemill.query.plain_sql.service import SqlAnswer
-    from tidemill.query.search.searching import SearchPage, SearchPlan
+    from tidemill.query.search.search import SearchPage, SearchPlan
     from tidemill.query.service import Asked
     from tidemill.raw.compaction.packer import Packed, Packer
     from tidemill.raw.quarantine import Place
@@ -80,8 +82,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-REPAIR_PATIENCE: Final = 60.0  # seconds that a repair waits for the round of another process
-
 
 def wall_clock() -> int:
     return time.time_ns() // 1000
@@ -90,12 +90,6 @@ def wall_clock() -> int:
 def monotonic_clock() -> int:
     """The clock for waits: no step of the wall clock moves it."""
     return time.monotonic_ns() // 1000
-
-
-def _running(now: int) -> Callable[[], int]:
-    """A running clock that shows `now` at this moment."""
-    began = time.monotonic_ns()
-    return lambda: now + (time.monotonic_ns() - began) // 1000
 
 
 class Mill:
@@ -127,8 +121,6 @@ class Mill:
 
         self.warehouse = Warehouse(project, state, clock=self.clock, spark=spark, progress=step)
         self.workers = Workers(self.warehouse, self.clock.timer)
-        self._guard = threading.Lock()
-        self._shared_querier: Querier | None = None
 
     @classmethod
     def open(
@@ -173,8 +165,6 @@ class Mill:
         """Stop background work, and the Spark session if the mill started it. The mill cannot be used
         then."""
         self.workers.close()
-        if self._shared_querier is not None:
-            self._shared_querier.close()
         self.warehouse.close()
 
     # -- landing
@@ -199,7 +189,7 @@ class Mill:
         happened in that span. `many_windows` allows a span of more windows than `max_slice_windows` of the
         stream. The result has the `landed` slices and the files that were `refused`, each with its error.
         """
-        bounds = arguments.bounds(self.project.stream(stream), start, end, many=many_windows)
+        bounds = arguments.declared_bounds(self.project.stream(stream), start, end, many=many_windows)
         names = [str(file) for file in files]
         return land_files(self.warehouse, stream, names, bounds, source, format, progress, empty=empty)
 
@@ -220,7 +210,7 @@ class Mill:
     ) -> Landed:  # fmt: skip
         """Land `content` as one slice, and return it when it is durable: its `entry` of the ledger, and
         whether it is `new`. `name` is what the ledger calls it; the other arguments are those of `ingest`."""
-        bounds = arguments.bounds(self.project.stream(stream), start, end, many=many_windows)
+        bounds = arguments.declared_bounds(self.project.stream(stream), start, end, many=many_windows)
         return land_bytes(self.warehouse, stream, content, bounds, name, source, format)
 
     # -- the pipeline
@@ -243,33 +233,24 @@ class Mill:
         from tidemill.pipeline import rounds
 
         with self.warehouse.sharing() as leases:
-            clock = self.clock if now is None else _running(now)
+            clock = self.clock if now is None else rounds.running_clock(now)
             return rounds.tick(self.workers, clock, leases, patient=patient)
 
     def flush(self, stream: str | None = None) -> dict[str, list[WindowRefresh]]:
         """Publish the streaming windows that are still open, as they are, with the trigger `stop`. Returns
         what was published, by stream. The watermark does not move, and a window that gets more rows is
         published again."""
+        from tidemill.pipeline import rounds
+
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
-        now = self.clock()
-        faults = RoundFaults(self.state, self.warehouse.root, now, self.workers.fault_memory)
-        with self.warehouse.working("tick"):
-            return self.workers.streaming_windows.refresh_all(names, now, faults, flush=True)
+        return rounds.flush(self.workers, names, self.clock())
 
     def run_until_idle(self, patience: float = 0.0) -> list[TickReport]:
         """Run rounds until one finds nothing to do and no background work is left. Returns their reports. For
         each round, wait up to `patience` seconds for the round of another process."""
         from tidemill.pipeline import rounds
 
-        reports = []
-        while True:
-            # waiting is for the whole warehouse: then no stream is left to another process
-            warehouse = self.warehouse
-            with warehouse.working("tick", patience) if patience > 0 else warehouse.sharing() as leases:
-                report = rounds.tick(self.workers, self.clock, leases, patient=False)
-            reports.append(report)
-            if report.idle and not self.packer.wait():
-                return reports
+        return rounds.run_until_idle(self.workers, self.clock, patience)
 
     def run(
         self,
@@ -293,7 +274,7 @@ class Mill:
             rounds.run(tick, stop, interval, on_tick, wake, self.pulse)
         finally:
             self.pulse.end()
-        if self.project.engine.flush_on_stop and self._has_streaming:
+        if self.project.engine.flush_on_stop and any(one.windows for one in self.project.streams.values()):
             try:
                 flushed = self.flush()
             except BusyError as error:
@@ -302,10 +283,6 @@ class Mill:
                 on_flush(flushed)
 
     # -- windows, datasets, events
-
-    @property
-    def _has_streaming(self) -> bool:
-        return any(stream.windows for stream in self.project.streams.values())
 
     def results(
         self, stream: str, window: str, *, start: str | int | None = None, end: str | int | None = None,
@@ -336,6 +313,15 @@ class Mill:
 
         spec = spec_named(self.project.stream(stream), window)
         return lost_results(self.warehouse.expiries, spec, arguments.span(start, end))
+
+    def pending_results(self, stream: str, window: str) -> list[Pending]:
+        """What the results of a streaming window do not include yet: slices that wait or failed, retractions
+        under way, rows that came since the last round. Each says what will add it."""
+        from tidemill.outputs.windows.reader import spec_named
+        from tidemill.query.service import pending_results
+
+        declared = self.project.stream(stream)
+        return list(pending_results(self.warehouse, declared, spec_named(declared, window)))
 
     @property
     def windows(self) -> WindowReader:
@@ -421,7 +407,7 @@ class Mill:
         """Write the datasets of the windows that hold these instants as `to` (parquet, arrow or csv). If
         `target` is a folder, each goes to a file of its own in it, else all go to that one file. Returns the
         files."""
-        from tidemill.outputs.datasets.maintenance import export
+        from tidemill.outputs.datasets.dataset_builders import export
 
         starts = [arguments.instant(window) for window in windows]
         return export(self.project.warehouse, self.windows, stream, starts, to, target, revision)
@@ -439,7 +425,7 @@ class Mill:
     def meter(self) -> Meter:
         """Prometheus metrics of the project; a program that calls `tick` itself passes each report to
         `meter.tick`."""
-        from tidemill.ingest.health import ingest_health
+        from tidemill.ingest.gateway.status import ingest_health
         from tidemill.pipeline.metrics import Meter
         from tidemill.raw.tail.late import LateCounts
 
@@ -579,16 +565,6 @@ class Mill:
 
     # -- querying
 
-    @property
-    def _querier(self) -> Querier:
-        """The querier, shared by all threads."""
-        from tidemill.query.service import querier_of
-
-        with self._guard:
-            if self._shared_querier is None:
-                self._shared_querier = querier_of(self.warehouse)
-            return self._shared_querier
-
     def ask(
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
         engine: str = "duckdb", check_tenant: bool = True, as_of: str | int | None = None,
@@ -603,7 +579,9 @@ class Mill:
         from tidemill.query.service import TenantChoice, ask
 
         tenants = TenantChoice(tenant, all_tenants, check_tenant)
-        return ask(self.warehouse, self._querier, query, tenants, strict=strict, engine=engine, as_of=as_of)
+        return ask(
+            self.warehouse, self.workers.querier, query, tenants, strict=strict, engine=engine, as_of=as_of
+        )
 
     def query(
         self, query: Asked, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,
@@ -630,7 +608,7 @@ class Mill:
         at = None if start is None else arguments.instant(start)
         return cell(
             self.warehouse,
-            self._querier,
+            self.workers.querier,
             query,
             tenants,
             at,
@@ -726,7 +704,7 @@ class Mill:
 
     def chain(self, stream: str, vector_id: str | int, *, tenant: str | None = None) -> ChainView:
         """The chain of a vector: its checkpoints, its pending deltas, and their sizes."""
-        from tidemill.outputs.vectors.view import chain_of
+        from tidemill.outputs.vectors.chain_view import chain_of
 
         vectors = self.workers.vector_reader
         return chain_of(vectors, self.project.stream(stream), str(vector_id), self.clock(), tenant)
@@ -744,19 +722,25 @@ class Mill:
     def repair(self, stream: str | None = None) -> Repaired:
         """Set damaged files of one stream, or of all, aside in `_damaged/` of the warehouse, and make their
         contents again from slices or raw. The result has the steps, and in `left` what is still damaged."""
-        from tidemill.pipeline.repair import Repaired, RepairPlan, repair_damages
+        from tidemill.pipeline.repair import repair_streams
 
         names = [self.project.stream(stream).name] if stream is not None else list(self.project.streams)
-        steps: dict[str, RepairStep] = {}
-        aside: dict[str, str] = {}
-        while True:
-            with self.warehouse.working("repair", REPAIR_PATIENCE):
-                plan, done = repair_damages(self.workers, names, aside)
-            steps = {step.damage.file: step for step in plan.steps} | steps
-            if not done:
-                return Repaired(RepairPlan(plan.now, list(steps.values())), aside, plan.steps)
-            aside |= done
-            self.run_until_idle(patience=REPAIR_PATIENCE)  # a daemon beside it has rounds of its own
+        return repair_streams(self.workers, names, self.clock)
+
+    def plan_move(self, url: str) -> MovePlan:
+        """What `move` would send to the bucket at `url`. Changes nothing."""
+        from tidemill.pipeline.move import plan_move
+
+        return plan_move(self.workers, bucket_url(url))
+
+    def move(self, url: str) -> Moved:
+        """Send all files of the warehouse, which must be a folder, to the bucket at `url`, for example
+        `s3://bucket/prefix`. The folder stays as it is. Then name the bucket in `tidemill.yaml` and call
+        `recover`. If it is interrupted, call it again."""
+        from tidemill.pipeline.move import move
+
+        with self.warehouse.working("move"):
+            return move(self.workers, bucket_url(url), self.clock())
 
     def scrub(self, stream: str | None = None) -> Scrubbed:
         """Read every file of one stream, or of all, and compare it with its checksum. It takes no lock, so it

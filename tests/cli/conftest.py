@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from tests.support.commands import Ran, run_command
 
-from tidemill.cli.main import every_command
 from tidemill.mill import Mill
 from tidemill.model.time import parse_instant
 from tidemill.testing import FakeClock
-
-
-@dataclass(frozen=True)
-class Ran:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self):
-        """The one document on stdout."""
-        assert self.out.count("\n") == 1, self.out
-        return json.loads(self.out)
-
-    @property
-    def error(self):
-        return json.loads(self.err.splitlines()[-1])["error"]
-
 
 Cli = Callable[..., Ran]
 
@@ -42,12 +22,7 @@ def cli() -> Cli:
     """`cli("status", "-p", path)`: exit code, stdout and stderr, which are no terminals."""
 
     def run(*arguments: object, stdin: str | bytes = "") -> Ran:
-        env = {"TIDEMILL_PROJECT": None, "TIDEMILL_OUTPUT": None, "COLUMNS": None}
-        done = CliRunner(env=env).invoke(
-            every_command(), [str(a) for a in arguments], input=stdin, prog_name="tidemill"
-        )
-        assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-        return Ran(done.exit_code, done.stdout, done.stderr)
+        return run_command(arguments, stdin)
 
     return run
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from tests.cli.conftest import Cli
-from tests.raw.test_columns import config, land, opened, record
+from tests.raw.test_part_columns import config, land, opened, record
 
 pytestmark = pytest.mark.long
 

@@ -26,7 +26,7 @@ def test_the_commands_come_in_the_order_in_which_one_meets_them(cli):
         "windows", "timeline", "window", "rebuild", "retry", "build",
         "datasets", "export", "events",
         "vector", "chain", "deltas", "compact",
-        "verify", "repair", "recover", "bench",
+        "verify", "repair", "recover", "move", "bench",
         "serve", "up", "bundle",
     ]  # fmt: skip
     assert BEHIND == ["token create", "token list", "token revoke"]

@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import partial
 
 import pytest
-from tests.support.forging import forge
+from tests.support.forged_parts import forge
 from tests.support.patience import PATIENCE
 
 from tidemill.mill import Mill

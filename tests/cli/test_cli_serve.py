@@ -28,7 +28,7 @@ from tidemill.client import Client
 from tidemill.config import parse_project, read_template
 from tidemill.config.gateway import GatewaySettings
 from tidemill.eventtime import registered
-from tidemill.ingest.health import IngestHealth
+from tidemill.ingest.gateway.status import IngestHealth
 from tidemill.mill import Mill, wall_clock
 from tidemill.model.gateway import GatewayStatus, Pressure
 

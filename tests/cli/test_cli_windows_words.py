@@ -19,9 +19,9 @@ from tidemill.outputs.datasets.builder import BuildOutcome
 from tidemill.outputs.datasets.coordinator import Coordinated
 from tidemill.outputs.datasets.damage import damage_of
 from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
-from tidemill.outputs.datasets.remedies import remedy
 from tidemill.outputs.datasets.rules import WindowRules
-from tidemill.pipeline.documents import ticks as plain_ticks
+from tidemill.outputs.datasets.window_status import remedy
+from tidemill.pipeline.documents import operations as plain_operations
 from tidemill.pipeline.documents import windows as plain_windows
 from tidemill.pipeline.reports import StreamStatus, StreamTick, TickReport
 from tidemill.raw.retract import DecideAgain, RecordRetracted, RetractionPlan, Undo
@@ -283,19 +283,19 @@ def test_a_round_tells_of_windows_queued_built_and_failed():
 
 def test_a_round_in_json_counts_windows_and_lists_builds_when_asked():
     report = tick(Coordinated(assigned=1, queued=2, ignored=1, withdrawn=1), [BUILT, FAILED])
-    (stream,) = plain_ticks.tick(report, details=False)["streams"]
+    (stream,) = plain_operations.tick(report, details=False)["streams"]
     assert stream["windows"] == {
         "queued": 2, "built": 1, "failed": 1, "lost": 0, "waiting": {}, "ignored_slices": 1, "withdrawn": 1,
         "damaged": 0,
     }  # fmt: skip
     assert "builds" not in stream
-    (stream,) = plain_ticks.tick(report, details=True)["streams"]
+    (stream,) = plain_operations.tick(report, details=True)["streams"]
     assert [one["outcome"] for one in stream["builds"]] == ["built", "failed"]
-    assert plain_ticks.tick(tick(), details=False)["streams"] == []
+    assert plain_operations.tick(tick(), details=False)["streams"] == []
 
 
 def test_a_round_that_only_built_is_told():
-    (stream,) = plain_ticks.tick(tick(Coordinated(), [BUILT]), details=False)["streams"]
+    (stream,) = plain_operations.tick(tick(Coordinated(), [BUILT]), details=False)["streams"]
     assert (stream["batch"], stream["windows"]["built"]) == (None, 1)
     line = views.ingest.tick(tick(Coordinated(), [BUILT]), details=False)
     assert words(line) == "2024-01-15T20:00:00Z weather: 1 window built; 1s250ms"
@@ -333,7 +333,7 @@ def test_a_retraction_prints_its_steps_in_order():
         DecideAgain("2" * 64, "b.ndjson", 2),
     ]
     plan = RetractionPlan(entry, "sent twice", CUTOFF, "only its batch", steps)
-    document = plain_ticks.retraction(plan, None)
+    document = plain_operations.retraction(plan, None)
     assert [step["step"] for step in document["steps"]] == ["retract", "undo_batch", "judge_again"]
     assert (document["reason"], document["why"], document["retracted"]) == (
         "sent twice",

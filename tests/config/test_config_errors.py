@@ -158,7 +158,7 @@ def test_v29_event_time_type_that_is_not_registered() -> None:
             "ts: boolean",
             10,
             "event_time.column: column 'ts' is of type boolean",
-            "an event time is integer, decimal, string or any",
+            "an event time is integer, decimal, string, timestamp or any",
         ),
         (
             "unixtimestamp_ms",

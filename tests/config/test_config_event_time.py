@@ -9,7 +9,7 @@ import pytest
 
 from tidemill.config import Project, Stream, load_project, parse_project
 from tidemill.eventtime import registered
-from tidemill.formats.plan import plan_for
+from tidemill.formats.read_plan import plan_for
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import MINUTE, SECOND
 
@@ -167,3 +167,14 @@ def test_messages_tell_no_time_when_it_is_not_enabled() -> None:
         "tidemill.yaml:10: streams.bundles.messages: the times of messages are not used, "
     )
     assert warning.endswith("(set enabled: true there to use them, or leave messages out)")
+
+
+def test_a_timestamp_is_read_as_iso8601_and_by_no_type_of_numbers() -> None:
+    text = STREAM.replace("ts: integer", "ts: timestamp").replace("TIME", "{column: ts, type: %s}")
+    made = parse_project(text % "iso8601", FILE, registered(), {}).stream("clicks")
+    assert made.time_column == "ts"
+    with pytest.raises(
+        ConfigError, match="unixtimestamp_ms reads numbers, and column 'ts' is of type"
+    ) as caught:
+        parse_project(text % "unixtimestamp_ms", FILE, registered(), {})
+    assert "type: iso8601" in str(caught.value.hint)

@@ -12,9 +12,9 @@ from tidemill.config.gateway import GatewaySettings
 from tidemill.config.loading import read_template
 from tidemill.eventtime import registered
 from tidemill.formats.decide import DecidedRecord, decide
-from tidemill.formats.plan import plan_for
+from tidemill.formats.read_plan import plan_for
 from tidemill.mill import Mill
-from tidemill.query.search.searching import SearchPage
+from tidemill.query.search.search import SearchPage
 from tidemill.testing import FakeClock
 
 NOW = START // 1000 + 60_000_000

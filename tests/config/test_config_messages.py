@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidemill.config import Project, parse_project
-from tidemill.config.sections import Messages, MessageTime
-from tidemill.formats.plan import plan_for
+from tidemill.config.stream_sections import Messages, MessageTime
+from tidemill.formats.read_plan import plan_for
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import SECOND
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.config import Project, parse_project
-from tidemill.config.sections import MIB, Pack
+from tidemill.config.stream_sections import MIB, Pack
 from tidemill.model.errors import ConfigError
 from tidemill.model.time import MINUTE, SECOND
 

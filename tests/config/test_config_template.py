@@ -26,8 +26,8 @@ from tidemill.config import (
 from tidemill.config.events import FileSink
 from tidemill.config.gateway import AdaptiveWindow, GatewaySettings, StreamGateway
 from tidemill.config.project import BuilderSettings, EngineSettings, Limits, Settings
-from tidemill.config.sections import Pack, QueryDefaults
 from tidemill.config.stream import Csv
+from tidemill.config.stream_sections import Pack, QueryDefaults
 from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.eventtime import registered
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND

@@ -46,7 +46,6 @@ from tidemill.config.project import (
     StateStore,
 )
 from tidemill.config.schema import Field
-from tidemill.config.sections import LateRows, LateSlices, Manifests, Messages, Pack, QueryDefaults
 from tidemill.config.stream import (
     Csv,
     EventTime,
@@ -58,11 +57,12 @@ from tidemill.config.stream import (
     Stream,
     Tenant,
 )
+from tidemill.config.stream_sections import LateRows, LateSlices, Manifests, Messages, Pack, QueryDefaults
 from tidemill.config.vectors import CompactionSettings, Vector
 from tidemill.config.windowing import Gap, WindowDeclaration
 from tidemill.eventtime import registry as eventtime_registry
 from tidemill.formats.decide import RefusedRecord, decide
-from tidemill.formats.plan import plan_for
+from tidemill.formats.read_plan import plan_for
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import POINTS
 from tidemill.model.levels import LEVELS

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from tidemill.config.gateway import AdaptiveWindow, Memory, Requests
-from tidemill.formats.bodies.reading import MEDIA_TYPES
-from tidemill.ingest.gateway.kinds import duration_of
+from tidemill.formats.bodies.media_types import MEDIA_TYPES
 from tidemill.ingest.gateway.memory import level
+from tidemill.ingest.gateway.window_durations import duration_of
 from tidemill.model.errors import (
     AuthError,
     BusyError,

@@ -8,7 +8,7 @@ from pathlib import Path
 from tidemill import eventtime
 from tidemill.config import parse_project
 from tidemill.formats.decide import DecidedRecord, decide
-from tidemill.formats.plan import plan_for
+from tidemill.formats.read_plan import plan_for
 from tidemill.model.time import parse_instant
 
 PAGE = Path(__file__).parents[2] / "docs" / "event-time.md"

@@ -176,7 +176,7 @@ def make(weather: Weather, now: str) -> None:
     assert done.stdout == "wrote 29 slices to data\n"
 
 
-def standings(weather: Weather) -> dict[str, str]:
+def statuses(weather: Weather) -> dict[str, str]:
     """By start, where each window stands and why."""
     with weather.open() as mill:
         views = mill.windows.windows("weather", newest=False)
@@ -196,7 +196,7 @@ def test_a_day_of_the_past_is_a_backfill(weather: Weather) -> None:
     expected = {f"{DAY}T{hour:02d}:00:00Z": "final" for hour in range(24)}
     expected[f"{DAY}T13:00:00Z"] = "waiting gap 13:15-13:30"
     expected[f"{DAY}T23:00:00Z"] = "waiting coverage missing after 23:40"
-    assert standings(weather) == expected
+    assert statuses(weather) == expected
     assert weather.story("12:00").view.window.sealed == 13
     nothing = weather.dataset("03:00", 1)
     assert (nothing.num_rows, nothing.schema) == (0, weather.dataset("04:00", 1).schema)
@@ -219,7 +219,7 @@ def test_the_last_hours_come_out_one_by_one(weather: Weather) -> None:
         weather.clock.set(parse_instant(f"2024-06-01T{now}:00Z"))
         with weather.open() as mill:
             mill.run_until_idle()
-        found.append([state.partition(" ")[0] for state in standings(weather).values()])
+        found.append([state.partition(" ")[0] for state in statuses(weather).values()])
     assert found == [
         ["waiting", "waiting", "waiting"],
         ["waiting", "waiting", "waiting"],

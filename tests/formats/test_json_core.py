@@ -127,7 +127,13 @@ ODD = [
 
 
 def array(text: bytes) -> Bytes:
+    """Writable, as text that is decoded: kernels are compiled once for each kind of array."""
     return np.frombuffer(bytearray(text), np.uint8)
+
+
+def body(text: bytes) -> Bytes:
+    """Read-only, as what is posted."""
+    return np.frombuffer(text, np.uint8)
 
 
 # --- what Python's json says; one character is one byte
@@ -212,7 +218,7 @@ def odd(test):  # type: ignore[no-untyped-def]
 @examples(400)
 def test_a_value_is_proven_exactly_where_json_reads_one(data: bytes) -> None:
     text = data.decode("latin-1")
-    buffer = array(b'"' + data + b'"]}')  # what lies around the text must not matter
+    buffer = body(b'"' + data + b'"]}')  # what lies around the text must not matter
     start = 1 + gap_end(text, 0)
     ended, at = value_end(buffer, start, 1 + len(data), DEPTH, LONG, np.empty(DEPTH + 1, np.bool_))
     found = decoded(text, start - 1)
@@ -229,7 +235,7 @@ def test_a_value_is_proven_exactly_where_json_reads_one(data: bytes) -> None:
 def test_a_value_beyond_a_limit_is_not_proven(data: bytes, deep: int, long: int) -> None:
     found = whole(data)
     assert found is not None
-    ended, at = value_end(array(data), 0, len(data), deep, long, np.empty(deep + 1, np.bool_))
+    ended, at = value_end(body(data), 0, len(data), deep, long, np.empty(deep + 1, np.bool_))
     longest = max((end - start - 2 for start, end in strings(found[0])), default=0)
     if ended == PROVEN:
         assert depth(found[1]) <= deep
@@ -353,7 +359,7 @@ def test_a_path_leads_to_the_value_that_json_reads(record: dict[str, object], di
 @given(st.lists(OBJECTS, min_size=1, max_size=3), DICE, st.integers(0, 4))
 def test_lines_are_as_deep_as_json_says(records: list[dict[str, object]], dice: Random, deep: int) -> None:
     lines = [spelled(record, dice).replace("\n", " ").encode() for record in records]
-    data = array(b"".join(line + b"\n" for line in lines))
+    data = body(b"".join(line + b"\n" for line in lines))
     _, number, broken = survey(data, np.flatnonzero(data == 10), deep, LONG)
     first = next((at for at, record in enumerate(records) if depth(record) > deep), -1)
     assert (number, broken) == (first, FITS if first < 0 else TOO_DEEP)

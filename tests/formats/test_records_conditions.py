@@ -28,7 +28,7 @@ from tidemill.model.conditions.ast import (
     Scalar,
     Within,
 )
-from tidemill.model.conditions.truth import FieldValue, truth
+from tidemill.model.conditions.evaluation import FieldValue, truth
 
 TYPES = {
     "i": pa.int64(),

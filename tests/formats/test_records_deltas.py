@@ -20,9 +20,9 @@ from tidemill.config import Limits, Stream
 from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.columnar import columnar_records
 from tidemill.formats.decide import DecidedRecord, RefusedRecord, decide
-from tidemill.formats.deltas import surely_deltas
-from tidemill.formats.plan import MAX_ID_BYTES, ReadPlan, plan_for
+from tidemill.formats.delta_check import surely_deltas
 from tidemill.formats.read import read_chunk
+from tidemill.formats.read_plan import MAX_ID_BYTES, ReadPlan, plan_for
 from tidemill.model.deltas import Op
 from tidemill.model.slices import Format
 from tidemill.outputs.rollups.events import metric_plan

@@ -23,12 +23,12 @@ from tests.support.strategies.feeds import FIRST_ARRIVAL, put
 
 from tidemill import eventtime
 from tidemill.config import Limits, Stream
-from tidemill.config.sections import MessageTime
-from tidemill.formats import messages as bulk
+from tidemill.config.stream_sections import MessageTime
+from tidemill.formats import message_times as bulk
 from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.decide import DecidedRecord, decide
-from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
+from tidemill.formats.read_plan import ReadPlan, plan_for
 from tidemill.model.time import HOUR, SECOND, format_instant
 
 NOW = FIRST_ARRIVAL
@@ -91,7 +91,9 @@ def plan_of(stream: OracleStream, **types: str) -> ReadPlan:
 def chunk_of(records: Sequence[bytes]) -> RecordChunk:
     ends = np.cumsum([len(record) + 1 for record in records], dtype=np.int64) - 1
     starts = ends - np.array([len(record) for record in records], np.int64)
-    return RecordChunk(np.frombuffer(b"".join(r + b"\n" for r in records), np.uint8), starts, ends, 0)
+    # Writable, as what is decoded: kernels would be compiled a second time for an array that is not.
+    data = np.frombuffer(bytearray().join(r + b"\n" for r in records), np.uint8)
+    return RecordChunk(data, starts, ends, 0)
 
 
 Verdict = int | tuple[str, str]

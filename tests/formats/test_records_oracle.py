@@ -30,8 +30,8 @@ from tests.support.strategies.feeds import FIRST_ARRIVAL, events, feeds
 from tidemill.config import Limits, Stream
 from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.decide import RefusedRecord, content_hash, decide, parse
-from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
+from tidemill.formats.read_plan import ReadPlan, plan_for
 from tidemill.formats.scan import scan
 from tidemill.model.time import DAY
 

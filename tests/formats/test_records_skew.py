@@ -10,7 +10,7 @@ import pytest
 from tidemill import eventtime
 from tidemill.config import parse_project
 from tidemill.formats.decide import DecidedRecord, RefusedRecord, decide
-from tidemill.formats.plan import plan_for
+from tidemill.formats.read_plan import plan_for
 from tidemill.model.time import parse_instant
 
 STREAM = """

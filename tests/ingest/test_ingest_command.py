@@ -10,10 +10,10 @@ import pytest
 
 from tidemill import eventtime
 from tidemill.config import Stream, load_project
-from tidemill.ingest.bounds import MAX_WINDOWS, TooManyWindowsError, check_bounds
-from tidemill.ingest.command import IngestCommand, read_command
+from tidemill.ingest.arguments import MAX_WINDOWS, TooManyWindowsError, check_bounds
+from tidemill.ingest.ingest_command import IngestCommand, read_command
 from tidemill.ingest.landing import Landing
-from tidemill.ingest.log import LandingLog, as_fields, from_fields
+from tidemill.ingest.landing_log import LandingLog, as_fields, from_fields
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Format
 from tidemill.model.time import DAY, HOUR, Interval, parse_instant

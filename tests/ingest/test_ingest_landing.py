@@ -17,9 +17,9 @@ import pytest
 import zstandard
 from tests.support.patience import PATIENCE
 
-from tidemill.ingest.adopt import Adopted, adopt, has_landings
+from tidemill.ingest.interrupted_landings import Adopted, adopt, has_landings
 from tidemill.ingest.landing import Landing
-from tidemill.ingest.log import scan_slices
+from tidemill.ingest.landing_log import scan_slices
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.failpoints import EXIT_CODE
 from tidemill.model.slices import Codec, Format, slice_id

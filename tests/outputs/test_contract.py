@@ -20,7 +20,7 @@ from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
 from tidemill.pipeline import workers
 from tidemill.pipeline.workers import Workers
-from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_files
+from tidemill.storage.file_scrub import FileCheck, ScrubTally, StoredFile, check_files
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from tests.support.pipeline import (
     slice_of,
     start_child,
 )
-from tests.support.placing import all_files, in_bucket
+from tests.support.warehouse_location import all_files, in_bucket
 
 from tidemill.formats.stored_slice import content_bytes
-from tidemill.ingest.adopt import adopt
+from tidemill.ingest.interrupted_landings import adopt
 from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
 from tidemill.model.slices import SliceStatus
 from tidemill.storage import layout
@@ -42,7 +42,7 @@ from tidemill.storage import layout
 ELSEWHERE = (
     "wal.",
     "gateway.",
-    "chronicle.",
+    "state_history.",
     "windows.",
     "dataset.",
     "events.",

@@ -21,8 +21,8 @@ from tests.support.hypothesis_settings import at_length, examples
 from tests.support.oracles.oracle import Cell, CellKey, Landing, Measure, Oracle
 from tests.support.oracles.project import project_text
 from tests.support.oracles.stream import NESTED, REQUESTS, OracleField, OracleMetric, OracleStream
-from tests.support.placing import write_config
 from tests.support.strategies.feeds import FIRST_ARRIVAL, feeds
+from tests.support.warehouse_location import write_config
 
 from tidemill.mill import Mill
 from tidemill.model.levels import BASE, LEVELS, TileKey, below

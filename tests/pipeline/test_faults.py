@@ -14,7 +14,7 @@ import pytest
 from tests.support.pipeline import CONFIG, NOON, NewPlant, Plant, ndjson, request
 
 from tidemill import eventtime
-from tidemill.ingest.log import as_fields
+from tidemill.ingest.landing_log import as_fields
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import ConfigError, StorageError
 from tidemill.model.failpoints import observed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.damage import SLICES, Shop, answers, expected
 
-from tidemill.ingest.gateway.folders import new_folder
+from tidemill.ingest.gateway.log_folders import new_folder
 from tidemill.mill import recover
 from tidemill.model.errors import BusyError
 

@@ -33,7 +33,7 @@ from tests.support.selection import one_in
 from tests.support.whole_mill import DAY, NOON, Event, WholeMill, gateway_of, submit
 
 from tidemill.formats.stored_slice import content_bytes
-from tidemill.ingest.health import ingest_health
+from tidemill.ingest.gateway.status import ingest_health
 from tidemill.mill import recover
 from tidemill.model.damage import FileKind
 from tidemill.model.errors import DamageError, StorageError

@@ -13,7 +13,7 @@ import pytest
 from tests.pipeline.test_recover import dump, forget, without
 from tests.support.pipeline import CONFIG, NOON, NewPlant, Plant, ndjson, request
 
-from tidemill.ingest.expiries import Expiry, ExpiryLog
+from tidemill.ingest.expiry_log import Expiry, ExpiryLog
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import DamageError, InputError, StorageError
 from tidemill.model.failpoints import POINTS, observed

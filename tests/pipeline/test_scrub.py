@@ -221,7 +221,7 @@ def test_files_of_earlier_versions_are_counted_as_not_checked(plant: Plant) -> N
 
 def test_a_file_that_was_replaced_meanwhile_is_not_damaged(plant: Plant) -> None:
     from tidemill.pipeline.scrub import sections
-    from tidemill.storage.scrubbing import ScrubTally
+    from tidemill.storage.file_scrub import ScrubTally
 
     with plant.open() as mill:
         gate = next(one for one in sections(mill.workers) if one.kind == "gate")

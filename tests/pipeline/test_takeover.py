@@ -23,11 +23,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.support.figures import seeds
 from tests.support.patience import PATIENCE
 from tests.support.pipeline import start_child
 from tests.support.postgres_server import PostgresServer
-from tests.support.serving_playing import Clients, Server
+from tests.support.server_process import Clients, Server
+from tests.support.soak_counts import seeds
 from tests.support.whole_mill import NOON, STREAMS, VECTORS, Delta, Event, config
 
 from tidemill.mill import Mill

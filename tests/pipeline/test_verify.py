@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from tests.support.forging import first_part, replace_part
+from tests.support.forged_parts import first_part, replace_part
 from tests.support.pipeline import SLICES, Plant, Story
 
-from tidemill.outputs.rollups.recall import tile_builds
+from tidemill.outputs.rollups.tile_parts import tile_builds
 from tidemill.pipeline.verify import Audit
 from tidemill.storage.tables.parts import read_footer, write_part
 from tidemill.storage.tables.table import Table

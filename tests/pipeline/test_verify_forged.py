@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 from pyarrow import ipc
 from tests.support.damage import Shop
-from tests.support.forging import forge
+from tests.support.forged_parts import forge
 
 from tidemill.model.gateway import Receipt
 from tidemill.outputs.datasets.checksums import state_in

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from tests.support.figures import record
 from tests.support.hypothesis_settings import stories
+from tests.support.soak_counts import record
 from tests.support.whole_mill import NOON, STREAMS, UNGATED, VECTORS, Delta, Event, WholeMill, whole_span
 
 from tidemill.ingest import compression

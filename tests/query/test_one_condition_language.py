@@ -28,11 +28,11 @@ from tidemill.model.conditions.ast import (
     Within,
 )
 from tidemill.model.conditions.declared import parse_condition
-from tidemill.model.conditions.words import condition_text
+from tidemill.model.conditions.literals import condition_text
 from tidemill.query.arithmetic import holds as holds_for_values
 from tidemill.query.language.ast import Value
 from tidemill.query.language.parse import parse_having, parse_search
-from tidemill.query.search.finding import holds as holds_for_payloads
+from tidemill.query.search.kernel import holds as holds_for_payloads
 from tidemill.testing.conditions import RecordValue, condition_is
 
 COLUMNS = {"s": pa.string(), "i": pa.int64(), "d": pa.decimal128(18, 3), "o": pa.bool_(), "a.b": pa.string()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.shop_story import HOUR, SECOND, START, Shop, slices
+from tests.support.shop_story import HOUR, SECOND, START, ShopStory, slices
 
 from tidemill.model.errors import QueryError
 from tidemill.model.time import format_instant
@@ -32,7 +32,7 @@ QUERIES = [
 @pytest.fixture(scope="module")
 def story(tmp_path_factory):
     """The shop, and for each instant between slices what each query said then."""
-    shop = Shop(tmp_path_factory.mktemp("shop"))
+    shop = ShopStory(tmp_path_factory.mktemp("shop"))
     said = []
     for records in [*slices(), []]:
         at = shop.clock()
@@ -126,7 +126,7 @@ def test_the_future_and_two_instants_are_refused(story):
 
 
 def test_what_was_retracted_since_is_missing_and_said(tmp_path):
-    shop = Shop(tmp_path)
+    shop = ShopStory(tmp_path)
     first, second, *_ = slices()
     shop.land(first)
     shop.land(second)

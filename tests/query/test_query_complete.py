@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tidemill.ingest.declarations import Declaration
+from tidemill.ingest.declaration_log import Declaration
 from tidemill.mill import Mill, recover
-from tidemill.model.completeness import Arrivals, Available, Completeness, Outdated, Pending, completeness
+from tidemill.model.completeness import (
+    Arrivals,
+    Available,
+    Completeness,
+    Missing,
+    Outdated,
+    Pending,
+    completeness,
+)
 from tidemill.model.errors import IncompleteError, Retry, StorageError
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.time import (
     DAY,
     HOUR,
     MAX_INSTANT,
+    MIN_INSTANT,
     MINUTE,
     SECOND,
     Interval,
@@ -25,8 +34,9 @@ from tidemill.model.time import (
     from_datetime,
     parse_instant,
 )
+from tidemill.pipeline.documents.shapes import missing_span
 from tidemill.query import Answer
-from tidemill.query.search.searching import SearchPage
+from tidemill.query.search.search import SearchPage
 from tidemill.query.service import outdated
 from tidemill.storage.state.faults import RoundFaults
 from tidemill.testing import FakeClock
@@ -163,7 +173,9 @@ def test_a_slice_that_cannot_be_read_is_named(shop):
         mill.tick()
     (failed,) = shop.ask().completeness.pending
     assert (failed.what, failed.count, failed.bytes) == ("failed", 1, broken.slice.size)
-    assert "`tidemill ledger --status failed` says why" in failed.remedy
+    assert "`tidemill ledger visits --status failed` says why" in failed.remedy
+    assert "`tidemill retry visits --slices`" in failed.remedy
+    assert f"`tidemill retract {broken.id[:12]} --reason …`" in failed.remedy
     with shop.open() as mill:
         mill.retract(mill.plan_retraction(broken.id, "broken"))
     assert shop.ask().completeness.pending == ()
@@ -404,3 +416,14 @@ def test_while_rounds_fail_no_round_is_promised(shop):
         (landed,) = mill.ask(COUNT).completeness.pending
     assert landed.remedy.startswith("The rounds of this stream fail, so nothing changes")
     assert landed.remedy.endswith(": raw is gone (restore it)")
+
+
+def test_a_missing_span_without_an_end_is_written_so_that_it_can_be_read():
+    ever = Missing(Interval(MIN_INSTANT, MAX_INSTANT), "not_built", "hits is not built yet", "Run a round")
+    assert str(ever) == "Missing all time: hits is not built yet"
+    later = replace(ever, span=Interval(NOON, MAX_INSTANT))
+    assert str(later).startswith("Missing from 2024-03-15T12:00:00Z on:")
+    before = replace(ever, span=Interval(MIN_INSTANT, NOON))
+    assert str(before).startswith("Missing everything before 2024-03-15T12:00:00Z:")
+    span = missing_span(ever)["span"]
+    assert [parse_instant(span[side]) for side in ("start", "end")] == [MIN_INSTANT, MAX_INSTANT - 1]

@@ -204,7 +204,7 @@ def test_columns_that_are_kept_stay_within_their_budget(shelf):
 def test_answers_are_folded_without_duckdb_once_columns_are_kept(kit, shelf, monkeypatch):
     querier = Querier({"plant": kit.PLANT}, lambda name: shelf)
     first = querier.ask(QUERIES[0], tenant=None, now=BASE)
-    monkeypatch.setattr("tidemill.query.run.sql.aggregate", None)
+    monkeypatch.setattr("tidemill.query.run.plan_sql.aggregate", None)
     assert querier.ask(QUERIES[0], tenant=None, now=BASE).table == first.table
 
 

@@ -325,7 +325,7 @@ def test_fill_carry_takes_the_last_value_of_the_group(desk, sight):
     events = [
         sight("10:01:00", temp=D(5), region="a"),
         sight("10:02:00", temp=D(7), region="b"),
-        sight("10:03:00", region="a"),  # no value: a row, and no gap
+        sight("10:03:00", region="a"),  # an event without a value: it is counted, and changes no value
     ]
     span = "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T10:05:00Z"
     text = (
@@ -333,7 +333,7 @@ def test_fill_carry_takes_the_last_value_of_the_group(desk, sight):
     )
     minutes = [f"10:0{i}:00" for i in range(5)]
     assert desk(events).rows(text) == [
-        (minutes, "a", [None, D(5), D(5), None, D(5)], [None, 1, 1, 0, 0]),
+        (minutes, "a", [None, D(5), D(5), D(5), D(5)], [None, 1, 1, 0, 0]),
         (minutes, "b", [None, None, D(7), D(7), D(7)], [None, None, 1, 1, 1]),
     ]
 
@@ -366,6 +366,31 @@ def test_fill_carry_takes_the_part_of_the_first_interval_before_the_span(desk, s
     assert desk(events).rows(text) == [("10:00:00", D(5)), ("11:00:00", D(6))]
     where = f"SELECT value FROM plant.heat {span} WHERE region = 'nowhere' INTERVAL 1h FILL carry"
     assert desk(events).rows(where) == [("10:00:00", None), ("11:00:00", None)]
+
+
+def test_fill_carry_gives_an_interval_of_events_without_a_value_the_value_before_the_span(desk, sight):
+    events = [
+        sight("09:59:00", temp=D(4)),
+        sight("10:00:10"),
+        sight("10:01:10"),
+        sight("10:02:10", temp=D(6)),
+    ]
+    span = "BETWEEN 2024-01-01T10:00:00Z AND 2024-01-01T10:03:00Z"
+    text = f"SELECT value, first, avg, count, count_all FROM plant.heat {span} INTERVAL 1m"
+    four = (D(4), D(4), D(4))
+    last = ("10:02:00", D(6), D(6), D(6), 1, 1)
+    assert desk(events).rows(f"{text} FILL carry") == [
+        ("10:00:00", *four, 0, 1),
+        ("10:01:00", *four, 0, 1),
+        last,
+    ]
+    for fill in ("drop", "null", "zero"):  # none of them invents a value
+        nothing = (None, None, None)
+        assert desk(events).rows(f"{text} FILL {fill}") == [
+            ("10:00:00", *nothing, 0, 1),
+            ("10:01:00", *nothing, 0, 1),
+            last,
+        ]
 
 
 def test_carry_does_not_take_what_edges_hide(desk, sight):

@@ -12,7 +12,7 @@ from tests.support.patience import PATIENCE
 from tidemill.mill import Mill
 from tidemill.model.time import HOUR, SECOND, parse_instant
 from tidemill.query import Answer
-from tidemill.query.search.searching import SearchPage
+from tidemill.query.search.search import SearchPage
 from tidemill.testing import FakeClock
 
 NOON = parse_instant("2024-01-15T12:00:00Z")

@@ -371,7 +371,7 @@ def test_files_that_are_not_there_are_named_and_stop_no_other(plant: Plant, tmp_
 
 STRANGER = """
 import os, sys
-from tidemill.ingest.sources import expand
+from tidemill.ingest.file_patterns import expand
 if os.geteuid() == 0:
     os.setuid(65534)
 found, errors = expand(sys.argv[1:])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.support.forging import replace_part
+from tests.support.forged_parts import replace_part
 
 from tidemill import Mill
 from tidemill.model.time import MINUTE, SECOND, format_instant, parse_instant

@@ -25,7 +25,7 @@ from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import observed
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, SECOND
-from tidemill.raw import buffer
+from tidemill.raw import stream_buffer
 from tidemill.raw.footers import BatchFooter, ProgressAt
 from tidemill.raw.watermark import watermark_at
 from tidemill.storage.state.protocol import ClockState, Progress
@@ -355,9 +355,9 @@ def test_the_buffer_of_a_process_is_read_again_only_when_raw_has_changed(
     plays: Plays, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked: list[int | None] = []
-    read = buffer.buffered
+    read = stream_buffer.buffered
 
-    def watched(raw: Table, watermark: int | None) -> buffer.StreamBuffer:
+    def watched(raw: Table, watermark: int | None) -> stream_buffer.StreamBuffer:
         looked.append(seconds(watermark))
         return read(raw, watermark)
 

@@ -112,3 +112,60 @@ def test_records_that_were_refused_come_back_once_the_zone_is_declared(tmp_path:
         mill.replay("s")
         mill.run_until_idle()
         assert mill.state.totals("s")["accepted"] == 3
+
+
+TYPED = """
+version: 1
+engine: {cores: 2, memory: 512m}
+streams:
+  s:
+    schema: {id: {type: string, required: true}, at: timestamp, v: integer}
+    event_time: {column: at, type: iso8601}
+    identity: id
+    aggregation_span: 1h
+    allow_incomplete_windows: true
+    keep_payload: %s
+    metrics: {seen: {kind: counter, measures: [v]}}
+"""
+INSTANTS = [
+    "2024-01-15T10:00:00Z",
+    "2024-01-15T10:59:59.999999Z",
+    "2024-01-15T11:00:00Z",
+    "1969-12-31T23:59:58.5Z",
+]
+
+
+@pytest.mark.parametrize("keep_payload", ["true", "false"])
+@pytest.mark.parametrize("unit", ["ms", "us", "ns", "text"])
+def test_the_event_time_may_be_a_column_of_type_timestamp(
+    tmp_path: Path, unit: str, keep_payload: str
+) -> None:
+    """As Parquet and Arrow have it; in JSON it is text, and what does not parse is a bad time."""
+    times = [at for at in INSTANTS if unit != "ms" or not at.endswith("999999Z")]
+    ids = [f"e{i}" for i in range(len(times))]
+    if unit == "text":
+        lines = [*zip(ids, times, strict=True), ("late", "yesterday"), ("number", 1705312800)]
+        content = "".join(json.dumps({"id": i, "at": at, "v": 2}) + "\n" for i, at in lines).encode()
+    else:
+        exact = pa.array([parse_instant(at) for at in times], pa.timestamp("us", tz="UTC"))
+        table = pa.table({"id": ids, "at": exact.cast(pa.timestamp(unit, tz="UTC")), "v": [2] * len(times)})
+        out = io.BytesIO()
+        pq.write_table(table, out)
+        content = out.getvalue()
+    (tmp_path / "tidemill.yaml").write_text(TYPED % keep_payload)
+    with Mill.open(tmp_path, clock=FakeClock(parse_instant("2025-01-01"))) as mill:
+        mill.land("s", content, format="ndjson" if unit == "text" else "parquet")
+        mill.run_until_idle()
+        hours = mill.query("SELECT count, sum(v) FROM s INTERVAL 1h").to_pylist()
+        found = {format_instant(int(row["bucket"].timestamp()) * 1_000_000): row["count"] for row in hours}
+        expected: dict[str, int] = {}
+        for at in times:
+            hour = at[:13] + ":00:00Z"
+            expected[hour] = expected.get(hour, 0) + 1
+        assert found == expected
+        refused = sorted(mill.quarantine("s").column("reason").to_pylist())
+        assert refused == (["bad_time", "bad_time"] if unit == "text" else [])
+        stored = mill.sql('SELECT "at", event_time FROM raw.s').table.to_pylist()
+        assert sorted(row["at"] for row in stored) == sorted(row["event_time"] for row in stored)
+        assert len(mill.windows.datasets("s")) == len(expected)
+        assert mill.verify().ok

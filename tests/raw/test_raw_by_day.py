@@ -12,7 +12,7 @@ from tests.support.pipeline import CONFIG, NewPlant, Plant, ndjson
 
 from tidemill.mill import recover
 from tidemill.model.time import DAY, format_instant
-from tidemill.query.search.searching import SearchPage
+from tidemill.query.search.search import SearchPage
 from tidemill.raw.tables import RAW
 from tidemill.storage.tables.table import Table
 

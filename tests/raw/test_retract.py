@@ -32,7 +32,7 @@ from tests.support.patience import PATIENCE
 from tests.support.pipeline import CONFIG, NOON, NewPlant, Plant, ndjson, request, slice_of, start_child
 
 from tidemill.formats.stored_slice import content_bytes
-from tidemill.ingest.retractions import RetractionLog
+from tidemill.ingest.retraction_log import RetractionLog
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import InputError, NotFoundError, RetractedError
 from tidemill.model.failpoints import EXIT_CODE, POINTS, observed
@@ -98,8 +98,7 @@ def agree_on_sets(mill: Mill, stream: str, expected: Oracle) -> None:
     names = {entry.id: entry.name for entry in mill.ledger(stream)}
     found = {}
     for state in mill.state.tiles(stream, LEVELS[0].name):
-        tile = mill.state.base_tile(stream, state.key.start)
-        assert tile is not None
+        (tile,) = mill.state.base_tiles(stream, [state.key.start])
         assert tile.desired == tile.observed
         ids = frozenset(contribution_of(name)[0] for name in tile.desired)
         assert tile.desired == frozenset(names[each] for each in ids)

@@ -127,7 +127,7 @@ def test_an_installed_wheel_makes_a_project_and_reads_it(installation: Installat
 
 
 def test_an_installed_wheel_has_the_console_and_its_charts(installation: Installation) -> None:
-    code = "from tidemill.server.console import serving; print(len(serving._paths()), *serving.chart_files())"
+    code = "from tidemill.server.console import routes; print(len(routes._paths()), *routes.chart_files())"
     found = installation.run("python", "-c", code).split()
     assert found == [str(len(list(CONSOLE.rglob("*.*"))) + 2), "bokeh.min.js", "bokeh-api.min.js"]
 

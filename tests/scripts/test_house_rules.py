@@ -1,11 +1,11 @@
-"""The rule about files of a warehouse, which may be objects of a bucket."""
+"""The rules about files of a warehouse, which may be objects of a bucket, and about names of modules."""
 
 from __future__ import annotations
 
 import ast
 
 import pytest
-from scripts.house_rules import file_faults
+from scripts.house_rules import file_faults, module_faults
 
 ANYWHERE = "src/tidemill/outputs/index/indexer.py"
 
@@ -49,3 +49,13 @@ def test_what_the_storage_opens_or_copies_is_allowed(text: str) -> None:
 
 def test_the_storage_itself_may() -> None:
     assert list(file_faults("src/tidemill/storage/files.py", ast.parse("open(path)"))) == []
+
+
+def test_a_module_that_does_not_say_what_is_inside_is_found() -> None:
+    odd = [
+        "src/tidemill/storage/state/window_acts.py",
+        "tests/support/wal_playing.py",
+        "src/tidemill/raw/utils.py",
+    ]
+    plain = ["src/tidemill/storage/state/windows_sql.py", "tests/support/wal_driver.py", "bench/common.py"]
+    assert [len(list(module_faults(path))) for path in odd + plain] == [1, 1, 1, 0, 0, 0]

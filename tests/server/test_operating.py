@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.reading_playing import HOUR, PROJECT
+from tests.support.served_project import HOUR, PROJECT
 
 END = "2026-01-05T11:00:00Z"
 SHOWN = "/v1/streams/requests"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.support.reading_playing import PROJECT
+from tests.support.served_project import PROJECT
 
 from tidemill.server.overview_routes import EVERY
 

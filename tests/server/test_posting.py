@@ -340,7 +340,7 @@ def test_who_waits_is_answered_though_the_clock_is_put_back_or_forward(serving, 
 SLOW = """
 version: 1
 gateway:
-  window: {kind: fixed, size: 1h}
+  window: {kind: fixed, size: 36500d}
   triggers: {rate_change: null}
   %(gateway)s
 streams:
@@ -442,7 +442,7 @@ def test_what_does_not_land_is_refused_with_a_time_to_try_again(serving):
 
 
 def test_a_sender_waits_for_its_slice_no_longer_than_the_server_allows(serving):
-    text = SLOW.replace("{kind: fixed, size: 1h}", "{min: 1h, max: 1h}")
+    text = SLOW.replace("{kind: fixed, size: 36500d}", "{min: 1h, max: 1h}")
     served = serving(text=text, gateway="acknowledge: landed\n  requests: {wait: 50ms}")
     refused = served.send("requests", served.request("a"))
     assert (refused.status_code, refused.json()["code"]) == (503, "storage")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
-from tests.support.reading_playing import BEFORE, HOUR, PROJECT
+from tests.support.served_project import BEFORE, HOUR, PROJECT
 
 BIG = 9_007_199_254_740_993  # no double holds it
 

@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from tests.support.reading_playing import PROJECT
+from tests.support.served_project import PROJECT
 
 from tidemill.client import Client, ClientError, Retries
 
@@ -143,3 +143,23 @@ def test_no_route_ignores_a_parameter_that_it_does_not_have(shared):
                 assert all(name in answer.json()["hint"] for name in known)
             walked += 1
     assert walked > 20
+
+
+def test_results_say_what_they_do_not_include_yet(serving):
+    """To the token of a tenant only of which kind it is, since the slice may be another's."""
+    windows = "    windows: {minutes: {kind: tumbling, size: 1m, aggregates: {n: count}}}\n"
+    served = serving(
+        text=PROJECT.replace("    indexed: [api]\n  theirs:", f"    indexed: [api]\n{windows}  theirs:")
+    )
+    served.mill.land("shared", lines("acme", "a1"))
+    served.mill.tick()
+    path = "/v1/streams/shared/results/minutes"
+    assert served.http.get(path).json()["pending"] == []
+    served.mill.land("shared", lines("globex", "b1", "b2"))
+    (pending,) = served.http.get(path).json()["pending"]
+    assert (pending["what"], pending["count"]) == ("landed", 1)
+    assert pending["remedy"] == "The next round accepts it: `tidemill run --once`"
+    acme = served.token("read", tenant="acme")
+    (seen,) = served.http.get(path, headers=acme).json()["pending"]
+    assert (seen["what"], seen["count"], seen["bytes"]) == ("landed", None, None)
+    assert "1" not in seen["detail"]

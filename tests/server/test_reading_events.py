@@ -11,7 +11,7 @@ from itertools import islice
 import httpx
 import pytest
 from tests.support.patience import PATIENCE
-from tests.support.reading_playing import PROJECT
+from tests.support.served_project import PROJECT
 
 from tidemill.model.time import HOUR, parse_instant
 from tidemill.model.windows import DATASET_WITHDRAWN, WindowKey

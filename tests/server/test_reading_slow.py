@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import httpx
 import pytest
 from tests.support.patience import PATIENCE
-from tests.support.reading_playing import HOUR, PROJECT
+from tests.support.served_project import HOUR, PROJECT
 
 from tidemill.server import window_routes
 from tidemill.server.reader_threads import AT_ONCE

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import ipc
-from tests.support.reading_playing import BEFORE, HOUR, PROJECT
+from tests.support.served_project import BEFORE, HOUR, PROJECT
 
 from tidemill.config import load_project
 from tidemill.eventtime import registered

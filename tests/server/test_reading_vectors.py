@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from tests.support.commands import run_command
 
-from tidemill.cli.main import every_command
 from tidemill.client import Client
 
 PROJECT = """
 version: 1
 engine: {cores: 2, memory: 1g}
 gateway:
-  window: {kind: fixed, size: 1h}
+  window: {kind: fixed, size: 36500d}
   triggers: {rate_change: null}
   %(gateway)s
 streams:
@@ -64,9 +62,9 @@ def full(serving):
 
 def said_by_cli(served, *arguments: object) -> dict:
     root = served.mill.project.root
-    done = CliRunner().invoke(every_command(), [*map(str, arguments), "-p", str(root), "--output", "json"])
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    done = run_command([*arguments, "-p", root, "--output", "json"])
+    assert done.code == 0, done.err
+    return done.json
 
 
 def test_what_the_command_line_says_http_and_the_client_say_too(full) -> None:

@@ -15,7 +15,7 @@ import pytest
 from pyarrow import ipc
 from tests.server.conftest import PROJECT
 from tests.support.patience import PATIENCE
-from tests.support.reading_playing import PROJECT as SHARED
+from tests.support.served_project import PROJECT as SHARED
 
 from tidemill.model.errors import DamageError
 from tidemill.model.time import format_instant, from_datetime
@@ -266,7 +266,7 @@ def test_a_server_does_not_start_without_the_tokens_it_had(served):
 
 def test_one_sender_with_many_sources_is_told_to_wait_and_others_are_served(serving):
     open_for_long = PROJECT.replace(
-        "{kind: adaptive, min: 1ms, max: 20ms, target: 100}", "{kind: fixed, size: 1h}"
+        "{kind: adaptive, min: 1ms, max: 20ms, target: 100}", "{kind: fixed, size: 36500d}"
     )
     served = serving(text=open_for_long, gateway="requests: {sources: 4}")
     greedy, other = served.token("ingest", tenant="acme"), served.token("ingest", tenant="acme")

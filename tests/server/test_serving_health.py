@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from time import monotonic
 
-from tidemill.ingest.gateway.replay import BadBytes
-from tidemill.ingest.gateway.set_aside import set_aside
+from tidemill.ingest.gateway.damaged_logs import set_aside
+from tidemill.ingest.gateway.log_replay import BadBytes
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.storage.state.faults import RoundFaults
 

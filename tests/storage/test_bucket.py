@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from bench.s3_server import CREDENTIALS
-from tests.support.bucket_server import FAULTS, BrokenNetwork, BucketServer
+from tests.support.bucket_server import FAULTS, BrokenNetwork, BucketServer, Network
+from tests.support.patience import PATIENCE
 
 from tidemill.config import load_project
 from tidemill.config.project import StateStore
 from tidemill.eventtime import registered
-from tidemill.ingest.gateway.gateways import GatewayLog
+from tidemill.ingest.gateway.gateway_registry import GatewayLog
 from tidemill.model.errors import ConfigError, ConflictError, LeaseLostError, StorageError
 from tidemill.model.names import bucket_folder
 from tidemill.model.time import MINUTE
@@ -33,7 +35,7 @@ from tidemill.storage.bucket_path import (
     size_of,
     warehouse_path,
 )
-from tidemill.storage.files import append, atomic_write, remove_tree, storage_errors
+from tidemill.storage.files import append, atomic_write, place, remove_tree, storage_errors
 from tidemill.storage.state import opening
 from tidemill.storage.state.sqlite import open_state
 
@@ -184,6 +186,33 @@ def test_every_act_is_done_once_on_a_bad_network(
         "x/d": b"a" * 1000,
         "y/new": b"mine",
     }
+
+
+class Meeting(Network):
+    """A network on which each put waits for another one."""
+
+    def __init__(self, server: BucketServer) -> None:
+        super().__init__(server)
+        self._two = threading.Barrier(2)
+
+    def passes(self, method: str, path: str) -> str | None:
+        if method == "PUT":
+            self._two.wait(PATIENCE)
+        return super().passes(method, path)
+
+
+def test_files_are_sent_side_by_side(bucket_server: BucketServer, here: BucketPath) -> None:
+    files = []
+    for name in ("a", "b", "c", "d"):
+        written = here / f".{name}.tmp"
+        written.write_bytes(name.encode())
+        files.append((written, here / name))
+    with Meeting(bucket_server).running():
+        place(files)
+    assert {one.key: here.bucket.read(one.key) for one in here.bucket.objects("")} == {
+        "a": b"a", "b": b"b", "c": b"c", "d": b"d"
+    }  # fmt: skip
+    assert [written for written, _ in files if written.exists()] == []
 
 
 def test_what_is_deleted_is_gone_and_what_is_not_there_is_passed_over(bucket_url: str) -> None:

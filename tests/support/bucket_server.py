@@ -1,4 +1,4 @@
-"""A real S3 server for tests on a free loopback port, and a proxy before it that breaks requests.
+"""A real S3 server for tests on a free loopback port, and proxies before it that count or break requests.
 
 It is moto, or the program that TIDEMILL_S3_SERVER names (`bench/s3_server.py`). Tests that need it are
 skipped where moto is not installed and no program is named.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import logging
 import os
+import re
 import secrets
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import SHUT_RDWR
+from urllib.parse import unquote
 
 import pytest
 from bench.s3_server import BUCKET, VARIABLE, S3Server, environment, running
@@ -62,32 +64,32 @@ def _moto() -> Iterator[S3Server]:
     server.stop()
 
 
-# -- a bad network
+# -- between a client and the server
 
 
-class BrokenNetwork:
-    """A proxy that breaks every request whose turn it is, in some ways in turns: refused before the server
-    saw it, done but never answered, answered by half, or slow (by so many seconds)."""
+class Network:
+    """A proxy that passes requests on, and keeps what was requested."""
 
-    def __init__(
-        self, server: BucketServer, every: int, kinds: Sequence[str] = FAULTS, slow: float = 0.2
-    ) -> None:
-        self._server, self._every, self._kinds, self.slow = server, every, kinds, slow
+    slow = 0.0  # seconds by which a slow request is late
+
+    def __init__(self, server: BucketServer) -> None:
+        self._server = server
         self._guard = threading.Lock()
-        self._count = 0
-        self.broken: dict[str, int] = dict.fromkeys(FAULTS, 0)
+        self._requests: list[str] = []
 
-    def fault(self, method: str) -> str | None:
-        """What becomes of the next request."""
+    def taken(self) -> list[str]:
+        """The requests since the last call: what is done, and with what. A listing names its prefix."""
         with self._guard:
-            self._count += 1
-            if self._count % self._every:
-                return None
-            kind = self._kinds[self._count // self._every % len(self._kinds)]
-            if kind == "cut" and method != "GET":
-                kind = "lost"
-            self.broken[kind] += 1
-            return kind
+            found, self._requests = self._requests, []
+        return found
+
+    def passes(self, method: str, path: str) -> str | None:
+        """What becomes of the next request; None: nothing happens to it."""
+        prefix = re.search(r"[?&]prefix=([^&]*)", path)
+        what = f"LIST {unquote(prefix[1])}" if prefix else f"{method} {unquote(path)}"
+        with self._guard:
+            self._requests.append(what)
+        return None
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -101,7 +103,7 @@ class BrokenNetwork:
                 """Says nothing."""
 
             def forward(self) -> None:
-                _forward(self, port, network.fault(self.command), network.slow)
+                _forward(self, port, network.passes(self.command, self.path), network.slow)
 
             do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = forward  # noqa: N815
 
@@ -115,6 +117,30 @@ class BrokenNetwork:
             proxy.shutdown()
             thread.join()
             proxy.server_close()
+
+
+class BrokenNetwork(Network):
+    """A proxy that breaks every request whose turn it is, in some ways in turns: refused before the server
+    saw it, done but never answered, answered by half, or slow (by so many seconds)."""
+
+    def __init__(
+        self, server: BucketServer, every: int, kinds: Sequence[str] = FAULTS, slow: float = 0.2
+    ) -> None:
+        super().__init__(server)
+        self._every, self._kinds, self.slow = every, kinds, slow
+        self._count = 0
+        self.broken: dict[str, int] = dict.fromkeys(FAULTS, 0)
+
+    def passes(self, method: str, path: str) -> str | None:
+        with self._guard:
+            self._count += 1
+            if self._count % self._every:
+                return None
+            kind = self._kinds[self._count // self._every % len(self._kinds)]
+            if kind == "cut" and method != "GET":
+                kind = "lost"
+            self.broken[kind] += 1
+            return kind
 
 
 def _forward(request: BaseHTTPRequestHandler, port: int, fault: str | None, slow: float) -> None:

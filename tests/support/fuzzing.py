@@ -21,17 +21,17 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.support.figures import record
 from tests.support.otlp_requests import PROJECT, as_json, logs_request, stream_of
-from tests.support.wal_playing import played
+from tests.support.soak_counts import record
+from tests.support.wal_driver import played
 
 from tidemill import eventtime
 from tidemill.config import parse_project
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies import MEDIA_TYPES, read_body
 from tidemill.formats.bodies.otlp import Media, read_otlp
-from tidemill.ingest.gateway.orphans import orphans
-from tidemill.ingest.log import LandingLog
+from tidemill.ingest.gateway.log_replay import orphans
+from tidemill.ingest.landing_log import LandingLog
 from tidemill.mill import Mill
 from tidemill.model.errors import TidemillError
 from tidemill.outputs.rollups.tile_parts import TilesFooter

@@ -13,9 +13,23 @@ from typing import Final
 
 import atheris
 
-with atheris.instrument_imports(include=["tidemill"]):
-    from tests.support.figures import record
+import tidemill
+
+SOURCE: Final = Path(tidemill.__file__).parent
+
+
+def compiled_modules() -> list[str]:
+    """Modules with kernels: Numba cannot compile a function that atheris has changed."""
+    return [
+        ".".join(("tidemill", *file.relative_to(SOURCE).with_suffix("").parts))
+        for file in SOURCE.rglob("*.py")
+        if "from numba import" in file.read_text(encoding="utf-8")
+    ]
+
+
+with atheris.instrument_imports(include=["tidemill"], exclude=compiled_modules()):
     from tests.support.fuzzing import TARGETS, arguments
+    from tests.support.soak_counts import record
 
 STEP: Final = 100
 

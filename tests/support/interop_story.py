@@ -23,7 +23,7 @@ KEPT = CONFIG.replace("streams:\n", "engine: {keep_replaced: 30d}\nstreams:\n", 
 
 
 @dataclass
-class Story:
+class TableHistory:
     """A warehouse, and what each version of its tables held when it was the newest."""
 
     folder: Path
@@ -40,10 +40,10 @@ class Story:
             self.seen[name, version_of(root)] = (ours.schema, rows_of(ours, ours.schema))
 
 
-def tell(folder: Path) -> Iterator[tuple[str, Story]]:
+def tell(folder: Path) -> Iterator[tuple[str, TableHistory]]:
     """Each step, when it is done."""
-    story = Story(folder, build_shop(folder, config=KEPT))
-    steps: dict[str, Callable[[Story], None]] = {
+    story = TableHistory(folder, build_shop(folder, config=KEPT))
+    steps: dict[str, Callable[[TableHistory], None]] = {
         "accepted": lambda _: None,
         "packed": lambda shop: _with(shop, lambda mill: mill.pack(STREAM)),
         "retracted": lambda shop: _with(shop, _retract),
@@ -59,7 +59,7 @@ def tell(folder: Path) -> Iterator[tuple[str, Story]]:
         yield name, story
 
 
-def _with(story: Story, act: Callable[[Mill], object]) -> None:
+def _with(story: TableHistory, act: Callable[[Mill], object]) -> None:
     with Mill.open(story.folder, clock=story.clock) as mill:
         act(mill)
         mill.run_until_idle()
@@ -70,20 +70,20 @@ def _retract(mill: Mill) -> None:
     mill.retract(mill.plan_retraction(newest.id, "a test"))
 
 
-def _add_column(story: Story) -> None:
+def _add_column(story: TableHistory) -> None:
     _change(story, "      stage: string\n", "      stage: string\n      added: integer\n")
     story.clock.advance(DAY)
     line = b'{"id": "more", "at": 1705406400, "tenant": "acme", "amount": 1.25, "added": 7}\n'
     _with(story, lambda mill: mill.land(STREAM, line))
 
 
-def _expire(story: Story) -> None:
+def _expire(story: TableHistory) -> None:
     _change(story, "    aggregation_span: 1h\n", "    retention: {raw: 2d}\n    aggregation_span: 1h\n")
     story.clock.advance(2 * DAY)
     _with(story, lambda mill: mill.retention.expire(mill.retention.plan(STREAM)))
 
 
-def _vacuum(story: Story, keep: int, now: int) -> None:
+def _vacuum(story: TableHistory, keep: int, now: int) -> None:
     """What was replaced longer ago goes."""
     for root in story.tables().values():
         table = Table.existing(root)
@@ -91,14 +91,16 @@ def _vacuum(story: Story, keep: int, now: int) -> None:
         table.vacuum(keep, now)
 
 
-def _change(story: Story, text: str, other: str) -> None:
+def _change(story: TableHistory, text: str, other: str) -> None:
     config = story.folder / "tidemill.yaml"
     said = config.read_text(encoding="utf-8")
     assert text in said
     config.write_text(said.replace(text, other, 1), encoding="utf-8")
 
 
-def differences(story: Story, readers: Mapping[str, StockReader], *, before: bool = True) -> Iterator[str]:
+def differences(
+    story: TableHistory, readers: Mapping[str, StockReader], *, before: bool = True
+) -> Iterator[str]:
     """What a reader sees otherwise, in the newest version or (`before`) in one that was and still has its
     files."""
     for (name, version), (schema, wanted) in story.seen.items():

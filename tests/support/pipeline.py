@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.support.placing import all_files, copy_project, warehouse_of, write_config
+from tests.support.warehouse_location import all_files, copy_project, warehouse_of, write_config
 
 from tidemill.mill import Mill
 from tidemill.model.failpoints import observed
 from tidemill.model.time import DAY, HOUR, SECOND, parse_instant
-from tidemill.outputs.rollups.recall import tile_builds
+from tidemill.outputs.rollups.tile_parts import tile_builds
 from tidemill.raw.accept.id_runs import FAN_IN
 from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.tables.table import Table

@@ -100,7 +100,7 @@ def slices() -> list[list[dict[str, object] | None]]:
     ]
 
 
-class Shop:
+class ShopStory:
     """The project with those slices, and the account of them."""
 
     def __init__(self, root: Path, project: str = PROJECT) -> None:
@@ -149,12 +149,12 @@ class Shop:
         ]
 
 
-def shop_at(root: Path, project: str = PROJECT) -> Shop:
+def shop_at(root: Path, project: str = PROJECT) -> ShopStory:
     """All slices landed and worked through."""
-    shop = Shop(root, project)
+    shop = ShopStory(root, project)
     for records in slices():
         shop.land(records)
     return shop
 
 
-__all__ = ["HOUR", "MINUTE", "PROJECT", "SECOND", "START", "Sent", "Shop", "event", "shop_at", "slices"]
+__all__ = ["HOUR", "MINUTE", "PROJECT", "SECOND", "START", "Sent", "ShopStory", "event", "shop_at", "slices"]

@@ -18,9 +18,9 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.support.figures import record
 from tests.support.patience import PATIENCE
-from tests.support.placing import (
+from tests.support.soak_counts import record
+from tests.support.warehouse_location import (
     all_files,
     copy_project,
     in_bucket,

@@ -17,7 +17,6 @@ from tidemill.cli.terminal import counted
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
-from tidemill.storage.bucket_path import location
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
     from tidemill.pipeline.documents.results import Flushed
     from tidemill.pipeline.reports import TickReport
     from tidemill.raw.retract import RetractionPlan
+
+# Imports inside functions keep start-up short: a command loads only what it runs.
 
 
 @command(
@@ -205,6 +206,8 @@ def run(
                 if once:
                     errors.extend(_until_idle(mill, stop, print_report))
                     return
+                from tidemill.storage.bucket_path import location
+
                 session.note(f"watching {location(mill.project.warehouse)} every {interval}; Ctrl-C stops")
                 mill.run(stop, wait / SECOND, print_report, flushed)
                 session.note("stopped")
@@ -218,7 +221,7 @@ def run(
 def print_tick(session: Session, report: TickReport) -> None:
     details = session.settings.verbose > 0
     session.emit(
-        lambda: documents.ticks.tick(report, details=details),
+        lambda: documents.operations.tick(report, details=details),
         lambda: views.ingest.tick(report, details=details),
     )
 
@@ -273,4 +276,6 @@ def retract(
 
 def _print_retraction(session: Session, plan: RetractionPlan, done: SliceEntry | None) -> None:
     """Print the plan; with `done`, also the slice as it is afterwards."""
-    session.emit(lambda: documents.ticks.retraction(plan, done), lambda: views.ingest.retraction(plan, done))
+    session.emit(
+        lambda: documents.operations.retraction(plan, done), lambda: views.ingest.retraction(plan, done)
+    )

@@ -7,6 +7,7 @@ import gc
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from types import ModuleType
 from typing import Final
 
 import typer
@@ -29,7 +30,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "windows": ("windows", "timeline", "window", "rebuild", "retry", "build"),
     "datasets": ("datasets", "export", "events"),
     "vectors": ("vector", "chain", "deltas", "compact"),
-    "maintenance": ("verify", "repair", "recover", "expire", "pack", "manifest", "bench"),
+    "maintenance": ("verify", "repair", "recover", "move", "expire", "pack", "manifest", "bench"),
     "serve": ("serve", "up"),
     "tokens": ("token",),
     "cluster": ("bundle",),
@@ -57,6 +58,25 @@ def _needed_for(arguments: Sequence[str]) -> Iterable[str]:
     return [name for name, commands in MODULES.items() if not set(commands).isdisjoint(arguments)] or MODULES
 
 
+def _asks_for_help(arguments: Sequence[str]) -> bool:
+    return not arguments or not {"--help", "-h"}.isdisjoint(arguments)
+
+
+def _load_help() -> None:
+    """Load what prints help, without Rich's Markdown and tracebacks. Typer imports both beside it, they take
+    longer to load than all of Typer, and our help, whose markup is Rich's own, needs neither."""
+    unneeded = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
+    empty = {name: ModuleType(name) for name in unneeded if name not in sys.modules}
+    for name, module in empty.items():
+        setattr(module, unneeded[name], type(unneeded[name], (), {}))
+    sys.modules.update(empty)
+    try:
+        import_module("typer.rich_utils")
+    finally:
+        for name in empty:
+            del sys.modules[name]
+
+
 class UsageError(InputError):
     """The command line itself cannot be understood."""
 
@@ -70,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that is not UTF-8 gets escapes, not a stack trace
             stream.reconfigure(errors="backslashreplace")
+    if _asks_for_help(given):
+        _load_help()
     try:
         code = _with(_needed_for(given))(given, prog_name="tidemill", standalone_mode=False)
     except typer.TyperException as error:

@@ -1,4 +1,4 @@
-"""Commands that check and maintain a warehouse: verify, repair, recover, expire, pack, manifest, bench."""
+"""Commands that check and maintain a warehouse: verify, repair, recover, move, expire, pack and others."""
 
 from __future__ import annotations
 
@@ -93,6 +93,32 @@ def recover(session: Session) -> int:
     return DIFFERENCES if found.left else OK
 
 
+@command(
+    "move", Panel.PROVE, "tidemill move s3://bucket/prefix --explain", "tidemill move s3://bucket/prefix"
+)
+def move(
+    session: Session,
+    url: Annotated[str, typer.Argument(metavar="URL", help="s3://BUCKET/PREFIX, gs://… or az://…")],
+    explain: Annotated[
+        bool, typer.Option("--explain", metavar="", help="Print the plan and do nothing.")
+    ] = False,
+) -> int:
+    """Send the warehouse, a folder, to a bucket; the folder stays as it is.
+
+    Damaged files are refused, and so is a prefix with other objects. If it is interrupted, run it again. Then
+    name the bucket in tidemill.yaml and run `tidemill recover`, which makes the state there.
+    """
+    if explain:
+        with session.mill() as mill:
+            plan = mill.plan_move(url)
+        session.emit(lambda: documents.shapes.move_plan(plan), lambda: views.maintenance.move_plan(plan))
+        return OK
+    with session.working() as progress, session.mill(progress) as mill:
+        done = mill.move(url)
+    session.emit(lambda: documents.shapes.moved(done), lambda: views.maintenance.moved(done))
+    return OK
+
+
 @command("bench", Panel.PROVE, "tidemill bench", "tidemill bench -- --help")
 def bench(
     session: Session,
@@ -150,7 +176,9 @@ def expire(
 
 def _print_expiry(session: Session, plan: ExpiryPlan, done: Sequence[ExpiryStep] | None) -> None:
     """Print the plan; with `done`, also what was deleted."""
-    session.emit(lambda: documents.ticks.expiry(plan, done), lambda: views.maintenance.expiry(plan, done))
+    session.emit(
+        lambda: documents.operations.expiry(plan, done), lambda: views.maintenance.expiry(plan, done)
+    )
 
 
 @command(
@@ -195,7 +223,7 @@ def _print_packing(
 ) -> None:
     """Print the plan; with `done`, also what was packed."""
     session.emit(
-        lambda: documents.packing.packing(steps, done, waiting),
+        lambda: documents.operations.packing(steps, done, waiting),
         lambda: views.maintenance.packing(steps, done, waiting),
     )
 

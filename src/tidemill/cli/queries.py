@@ -198,7 +198,7 @@ def search(
             stream, question, tenant=tenant, all_tenants=all_tenants, cursor=cursor, limit=limit, total=total,
             strict=strict, engine=engine.value,
         )  # fmt: skip
-    from tidemill.query.search.searching import SearchPlan
+    from tidemill.query.search.search import SearchPlan
 
     if isinstance(found, SearchPlan):
         session.emit(lambda: documents.search.plan(stream, found), lambda: views.queries.plan(stream, found))

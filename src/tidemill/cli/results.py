@@ -46,20 +46,23 @@ def results(
 
     Without WINDOW it lists the windows of the stream: how many results are current, and up to when.
     """
-    from tidemill.outputs.windows.reader import lost_results, read_results, spec_named, standings
+    from tidemill.outputs.windows.reader import lost_results, read_results, result_statuses, spec_named
+    from tidemill.query.service import pending_results
 
     with session.mill() as mill:
         declared, warehouse = mill.project.stream(stream), mill.project.warehouse
         if window is None:
             _check_listing(start, end, tenant, revisions=revisions)
-            found = standings(warehouse, declared, mill.state.checkpoints(stream))
+            found = result_statuses(warehouse, declared, mill.state.checkpoints(stream))
             session.emit(
-                lambda: documents.results.standings(stream, found, warehouse),
-                lambda: views.results.standings(stream, found, warehouse),
+                lambda: documents.results.statuses(stream, found, warehouse),
+                lambda: views.results.statuses(stream, found, warehouse),
             )
             return OK
         span = span_of(start, end) or Interval(MIN_INSTANT, MAX_INSTANT)
-        missing = lost_results(mill.warehouse.expiries, spec_named(declared, window), span)
+        spec = spec_named(declared, window)
+        missing = lost_results(mill.warehouse.expiries, spec, span)
+        pending = pending_results(mill.warehouse, declared, spec)
         rows = read_results(
             warehouse,
             declared,
@@ -71,11 +74,10 @@ def results(
             checkpoint_texts=mill.state.checkpoints(stream),
         )
     more = bool(limit) and rows.num_rows > limit
-    spec, listed = spec_named(declared, window), rows.slice(1 if more else 0)
-    newest = listed.sort_by([("start", "descending")])
+    newest = rows.slice(1 if more else 0).sort_by([("start", "descending")])
     session.emit(
-        lambda: documents.results.results(spec, newest, missing, more=more),
-        lambda: views.results.results(spec, newest, missing, revisions=revisions, more=more),
+        lambda: documents.results.results(spec, newest, missing, pending, more=more),
+        lambda: views.results.results(spec, newest, (*missing, *pending), revisions=revisions, more=more),
     )
     return OK
 

@@ -16,7 +16,6 @@ from tidemill.cli.settings import Wait, pause_of
 from tidemill.cli.signals import until_stopped
 from tidemill.model.time import SECOND
 from tidemill.pipeline import documents
-from tidemill.storage.bucket_path import location
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -138,6 +137,8 @@ def _announce(session: Session, mill: Mill, what: Started, made: Path | None) ->
 
 
 def _started(of: Started, made: Path | None, trying: str | None) -> Document:
+    from tidemill.storage.bucket_path import location
+
     otlp = of.settings.otlp
     return {
         "url": of.url,

@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 OK: Final = 0
 DIFFERENCES: Final = 1  # verify found some, some files were refused, or a window could not be built
-USAGE: Final = 2
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141  # as a shell reports SIGPIPE
 UNBOUNDED: Final = 10_000  # columns, where there is no terminal to fit

@@ -26,8 +26,7 @@ def status(session: Session) -> int:
     """Show the state of each stream: slices, outcomes, reject reasons, watermark, tables, tiles, windows; how
     the gateway buffers events, and which ones run; when all files were last read, and which are damaged;
     where running processes show their Spark jobs."""
-    from tidemill.ingest.gateway.status import running
-    from tidemill.ingest.health import ingest_health
+    from tidemill.ingest.gateway.status import ingest_health, running
     from tidemill.storage.sessions import open_sessions
 
     with session.mill() as mill:

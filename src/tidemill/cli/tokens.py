@@ -17,7 +17,7 @@ from tidemill.server.access.grants import Scope
 
 if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
-    from tidemill.server.access import Token, Tokens
+    from tidemill.server.access import AccessToken, Tokens
 
 # Imports inside functions keep start-up short: a command loads only what it runs.
 
@@ -100,7 +100,7 @@ def _tokens(session: Session) -> Tokens:
     return Tokens(warehouse_path(load_project(session.settings.project, registered()).warehouse))
 
 
-def _document(of: Token, now: int) -> Document:
+def _document(of: AccessToken, now: int) -> Document:
     return {
         "id": of.id,
         "name": of.name,

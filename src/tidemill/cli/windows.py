@@ -17,7 +17,6 @@ from tidemill.model.errors import InputError
 from tidemill.model.time import SECOND, Interval, parse_instant, since_when
 from tidemill.model.windows import WindowKey, WindowStatus
 from tidemill.pipeline import documents
-from tidemill.storage.bucket_path import location
 
 if TYPE_CHECKING:
     from tidemill.mill import Mill
@@ -267,7 +266,7 @@ def _rebuild_windows(session: Session, stream: str, plan: Callable[[Mill], Seque
 
 
 def _remake_columns(session: Session, stream: str, *, explain: bool) -> int:
-    from tidemill.raw.compaction.remaking import RemadeColumns
+    from tidemill.raw.compaction.column_rewrite import RemadeColumns
 
     if explain:
         with session.mill() as mill:
@@ -276,7 +275,9 @@ def _remake_columns(session: Session, stream: str, *, explain: bool) -> int:
     else:
         with session.working() as progress, session.mill(progress) as mill:
             done = mill.remake.columns(stream)
-    session.emit(lambda: documents.ticks.columns(stream, done), lambda: views.windows.columns(stream, done))
+    session.emit(
+        lambda: documents.operations.columns(stream, done), lambda: views.windows.columns(stream, done)
+    )
     return OK
 
 
@@ -284,14 +285,14 @@ def _remake(
     session: Session, stream: str, start: str | None, end: str | None, *,
     rollups: bool, index: bool, explain: bool,
 ) -> int:  # fmt: skip
-    from tidemill.pipeline.documents.ticks import Remaking, by_level
+    from tidemill.pipeline.documents.operations import Remaking, by_level
 
     if explain:
         with session.mill() as mill:
             plan = mill.remake.plan(stream, start, end, rollups=rollups, index=index)
         would = Remaking(plan.tiles if rollups else None, plan.sealed, plan.parts if index else None)
         session.emit(
-            lambda: documents.ticks.remade(stream, would, done=False),
+            lambda: documents.operations.remade(stream, would, done=False),
             lambda: views.windows.remade(stream, would, done=False),
         )
         if plan.pending:
@@ -308,7 +309,7 @@ def _remake(
         parts.built if parts is not None else None,
     )
     session.emit(
-        lambda: documents.ticks.remade(stream, made, done=True),
+        lambda: documents.operations.remade(stream, made, done=True),
         lambda: views.windows.remade(stream, made, done=True),
     )
     return OK
@@ -397,6 +398,8 @@ def build(
                         (failed.discard if outcome.error is None else failed.add)(outcome.key)
 
                 if not once:
+                    from tidemill.storage.bucket_path import location
+
                     session.note(f"building for {location(mill.project.warehouse)}; Ctrl-C stops")
                 # if it is declared as 0, building is left to processes like this one
                 at_once = concurrency or max(1, mill.project.builder.concurrency)

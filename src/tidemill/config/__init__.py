@@ -15,8 +15,8 @@ from tidemill.config.metrics import (
 )
 from tidemill.config.project import FILE_NAME, BuilderSettings, EngineSettings, Limits, Project, StateStore
 from tidemill.config.schema import FIELD_TYPES, Field, FieldType
-from tidemill.config.sections import LateRows, LateSlices
 from tidemill.config.stream import EventTime, EventType, RetentionSettings, Skew, Stream, Tenant
+from tidemill.config.stream_sections import LateRows, LateSlices
 from tidemill.config.values import parse_size
 from tidemill.config.windowing import WindowDeclaration, parse_aggregate
 

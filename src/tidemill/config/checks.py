@@ -23,8 +23,9 @@ from tidemill.model.suggestions import choices
 from tidemill.model.time import SECOND, format_duration
 
 IDENTITY_TYPES: tuple[FieldType, ...] = ("string", "integer")
-TIME_TYPES: tuple[FieldType, ...] = ("integer", "decimal", "string", "any")
+TIME_TYPES: tuple[FieldType, ...] = ("integer", "decimal", "string", "timestamp", "any")
 
+_UNIX_TYPES = "unixtimestamp_"  # what the names of types that read numbers start with
 LEAST_SPAN = SECOND  # of windows: the windows that a year of slices touches must stay countable
 _OF_WINDOWS = (
     "subject_to_change_window",
@@ -245,6 +246,12 @@ def _event_time(
             (*path, "type"),
             f"iso8601 reads text, and column {declared.column!r} is of type {field.type}",
             "declare the column as string, or use one of the unixtimestamp types",
+        )
+    if declared.type and declared.type.startswith(_UNIX_TYPES) and field and field.type == "timestamp":
+        yield ConfigFinding(
+            (*path, "type"),
+            f"{declared.type} reads numbers, and column {declared.column!r} is of type timestamp",
+            "use type: iso8601, which reads the timestamps of Parquet and Arrow, too",
         )
     if declared.timezone is not None and declared.type not in (None, "iso8601"):
         yield ConfigFinding(

@@ -16,14 +16,14 @@ from typing import Final, Literal
 
 from tidemill.config.checks import check_sizes, check_stream, unused
 from tidemill.config.checks_vectors import check_dimension, large_dimension
-from tidemill.config.document import parse_document
+from tidemill.config.environment import apply_overrides
 from tidemill.config.gateway import GatewaySettings
-from tidemill.config.overrides import apply_overrides
 from tidemill.config.problems import Document, Path, config_error
 from tidemill.config.project import FILE_NAME, Project, Settings
-from tidemill.config.sections import MessageTime
 from tidemill.config.stream import Stream
+from tidemill.config.stream_sections import MessageTime
 from tidemill.config.validation import ConfigFinding, validate
+from tidemill.config.yaml_document import parse_document
 from tidemill.model.errors import ConfigError
 from tidemill.model.names import BUCKETS, NAME_HINT, bucket_folder, is_safe_name
 

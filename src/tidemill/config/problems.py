@@ -31,7 +31,7 @@ def variable_position(name: str) -> SourcePosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigProblem:
     position: SourcePosition
     message: str
     hint: str
@@ -48,9 +48,9 @@ class Document:
     file: str
     data: dict[str, object] = field(default_factory=dict)
     positions: dict[Path, SourcePosition] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
     # The file is valid, but something in it has no effect.
-    warnings: list[Problem] = field(default_factory=list)
+    warnings: list[ConfigProblem] = field(default_factory=list)
 
     def position(self, path: Path) -> SourcePosition:
         """The position of `path`, or else of the nearest section around it."""
@@ -65,9 +65,9 @@ class Document:
     def warn(self, path: Path, message: str, hint: str) -> None:
         self.warnings.append(self._problem(path, message, hint))
 
-    def _problem(self, path: Path, message: str, hint: str) -> Problem:
+    def _problem(self, path: Path, message: str, hint: str) -> ConfigProblem:
         text = f"{dotted(path)}: {message}" if path else message
-        return Problem(self.position(path), text, hint)
+        return ConfigProblem(self.position(path), text, hint)
 
 
 def dotted(path: Path) -> str:
@@ -81,7 +81,7 @@ def dotted(path: Path) -> str:
     return text
 
 
-def config_error(problems: Iterable[Problem]) -> ConfigError:
+def config_error(problems: Iterable[ConfigProblem]) -> ConfigError:
     """All problems in the order of the file, one on each line with its position."""
     first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.position)
     if not others:

@@ -14,13 +14,14 @@ from urllib.parse import urlsplit
 
 import pydantic
 from pydantic import BeforeValidator, StrictBool, StrictInt, model_validator
+from pydantic_core import PydanticCustomError
 
 from tidemill.config.events import Events
 from tidemill.config.gateway import GatewaySettings
 from tidemill.config.schema import ABSENT, SECTION
 from tidemill.config.stream import Stream
 from tidemill.config.values import ByteSize, Cores, HeapSize, PositiveDuration, wrong
-from tidemill.model.errors import NotFoundError
+from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.names import BUCKETS, MOST_ADDRESS
 from tidemill.model.suggestions import choices
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
@@ -83,6 +84,17 @@ def _bucket(value: str) -> str:
     if len(value.encode()) > MOST_ADDRESS:
         raise wrong("the address is too long", f"use at most {MOST_ADDRESS} bytes")
     return f"{parts.scheme}://{name}/{prefix}".rstrip("/")
+
+
+def bucket_url(value: str) -> str:
+    """The address of a warehouse in a bucket as the project would have it; InputError if it is none."""
+    try:
+        if not value.startswith(BUCKETS):
+            raise wrong("not the address of a bucket", "write s3://BUCKET/PREFIX, gs://… or az://…")
+        return _bucket(value)
+    except PydanticCustomError as error:
+        given = error.context or {}
+        raise InputError(str(given.get("message")), hint=str(given.get("hint"))) from None
 
 
 _PREFIX: Final = re.compile(r"[A-Za-z0-9_.\-]+")

@@ -17,7 +17,6 @@ from tidemill.config.values import wrong
 FieldType = Literal["string", "integer", "decimal", "float", "boolean", "timestamp", "object", "array", "any"]
 ItemType = Literal["string", "integer", "decimal", "float", "boolean", "timestamp"]
 FIELD_TYPES: Final[tuple[FieldType, ...]] = get_args(FieldType)
-ITEM_TYPES: Final[tuple[ItemType, ...]] = get_args(ItemType)
 KEY_TYPES: Final[tuple[FieldType, ...]] = ("string", "integer", "boolean")  # types that identify things
 MAX_SCALE: Final = 15
 DECIMAL_DIGITS: Final = 18  # so that an unscaled value fits 64 bits

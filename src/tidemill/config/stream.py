@@ -14,7 +14,7 @@ from pydantic import AfterValidator, StrictBool, model_validator
 from tidemill.config.gateway import StreamGateway
 from tidemill.config.metrics import Kept, Metric, Ratio, StateMetric, filter_of
 from tidemill.config.schema import ABSENT, KEY_TYPES, SECTION, ColumnList, ColumnName, Field, FieldType
-from tidemill.config.sections import LateSlices, Manifests, Messages, Pack, QueryDefaults
+from tidemill.config.stream_sections import LateSlices, Manifests, Messages, Pack, QueryDefaults
 from tidemill.config.values import ByteSize, Duration, PositiveDuration, SafeName, TimeZone, wrong
 from tidemill.config.vectors import CompactionSettings, Vector, with_implied
 from tidemill.config.windowing import WindowDeclaration, spec_of

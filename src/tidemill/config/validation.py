@@ -47,7 +47,6 @@ class ConfigFinding:
     path: Path
     message: str
     hint: str
-    is_extra: bool = False  # an unknown key; the rest of its section is valid
 
 
 def validate(
@@ -93,7 +92,7 @@ def _finding(
         if kind == "missing":
             return ConfigFinding(path, f"{last} is missing", _missing_hint(section, str(last)))
         valid = keys_of(section, reserved if section is model else frozenset()) if section else ()
-        return ConfigFinding((*path, last), "unknown key", choices(str(last), valid, "keys"), is_extra=True)
+        return ConfigFinding((*path, last), "unknown key", choices(str(last), valid, "keys"))
     path = _path(data, detail["loc"])
     if kind == "tidemill":
         return ConfigFinding(path, str(context["message"]), str(context["hint"]))

@@ -15,7 +15,7 @@ import pydantic
 from pydantic import AfterValidator, StrictBool, StrictInt, model_validator
 
 from tidemill.config.schema import ABSENT, SECTION, ColumnList
-from tidemill.config.sections import LateRows
+from tidemill.config.stream_sections import LateRows
 from tidemill.config.values import Condition, PositiveDuration, Step, wrong
 from tidemill.model.conditions.declared import DeclaredCondition, parse_condition
 from tidemill.model.errors import InputError

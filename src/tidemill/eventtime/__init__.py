@@ -3,9 +3,7 @@
 Pure; no Spark, no I/O.
 """
 
-from tidemill.eventtime.clock import Clock
 from tidemill.eventtime.ordering import Ordering, Timed, Watermark
-from tidemill.eventtime.progress import SourceClock, StreamClock
 from tidemill.eventtime.registry import (
     Origin,
     Parser,
@@ -18,6 +16,7 @@ from tidemill.eventtime.registry import (
     registered,
     resolve,
 )
+from tidemill.eventtime.watermarks import Clock, SourceClock, StreamClock
 
 __all__ = [
     "Clock",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Generic, TypeVar
 
-from tidemill.eventtime.progress import StreamClock
+from tidemill.eventtime.watermarks import StreamClock
 
 Row = TypeVar("Row")
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Bytes, Ints, Offsets
+
+# An import inside a function keeps start-up short: most readers take no fields of structs.
 
 
 def string_buffers(array: pa.StringArray) -> tuple[Offsets, Bytes]:
@@ -32,10 +33,18 @@ def one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 def column_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array:
     """The column at a path; the steps after the first lead into structs. Null where a struct on the way
     is."""
+    array = stored_at(rows, path)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def stored_at(rows: pa.RecordBatch | pa.Table, path: Sequence[str]) -> pa.Array:
+    """The same, dictionary-encoded if it was read so."""
+    import pyarrow.compute as pc
+
     array = one(rows.column(path[0]))
     for step in path[1:]:
         array = pc.struct_field(array, [array.type.get_field_index(step)])
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    return array
 
 
 def unscaled(array: pa.Array) -> Ints:

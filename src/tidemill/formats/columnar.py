@@ -20,7 +20,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pyarrow.types as kinds
 
-from tidemill.formats.fragments import SURROGATE, objects, quoted
+from tidemill.formats.json_values import SURROGATE, objects, quoted
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Format
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit, uint64
 
+from tidemill.formats.byte_access import byte_at, copy_bytes, word_at
 from tidemill.formats.hashing import mix
 from tidemill.formats.json_core import (
     EXPONENT,
@@ -23,7 +24,6 @@ from tidemill.formats.json_core import (
     is_digit,
     same_bytes,
 )
-from tidemill.formats.loads import byte_at, copy_bytes, word_at
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 from tidemill.model.zones import wall_offset, zone_named
 

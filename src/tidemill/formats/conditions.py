@@ -1,4 +1,4 @@
-"""Evaluates conditions over whole columns, with the results of `model.conditions.truth` for each row."""
+"""Evaluates conditions over whole columns, with the results of `model.conditions.evaluation` for each row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import unscaled
 from tidemill.model.conditions.ast import Among, Compare, Condition, FieldTest, IsNull, Like, Scalar, Within
+from tidemill.model.conditions.evaluation import evaluate
 from tidemill.model.conditions.like import matcher
-from tidemill.model.conditions.truth import evaluate
 
 ColumnOf = Callable[[str], tuple[pa.Array, int]]
 """The values of a field, and the scale of integers that stand for decimals (else 0)."""

@@ -16,7 +16,6 @@ from typing import Final
 import orjson
 
 from tidemill.eventtime import Parser, iso8601_in, read_time, resolve
-from tidemill.formats.digits import HUGE, exact_parts_of, parts_of
 from tidemill.formats.hashing import (
     SEED_ARRAY,
     SEED_FALSE,
@@ -32,8 +31,15 @@ from tidemill.formats.hashing import (
     member_int,
     number_int,
 )
-from tidemill.formats.json_values import at, no_constant, unique_members
-from tidemill.formats.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, ColumnRule, DeltaRule, MessageRule, ReadPlan
+from tidemill.formats.json_values import HUGE, at, exact_parts_of, no_constant, parts_of, unique_members
+from tidemill.formats.read_plan import (
+    MAX_ID_BYTES,
+    MAX_TENANT_BYTES,
+    ColumnRule,
+    DeltaRule,
+    MessageRule,
+    ReadPlan,
+)
 from tidemill.model.deltas import Op
 from tidemill.model.slices import Reject
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, format_duration, format_instant

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemill.config.stream import Csv
-from tidemill.formats.fragments import SURROGATE, objects, quoted
+from tidemill.formats.json_values import SURROGATE, objects, quoted
 from tidemill.model.errors import InputError
 
 _ROWS: Final = 4096

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit, uint64
 
-from tidemill.formats.loads import byte_at, word_at
+from tidemill.formats.byte_access import byte_at, word_at
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints, Words

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
-from tidemill.formats.loads import byte_at, first_marked, word_at
+from tidemill.formats.byte_access import byte_at, first_marked, word_at
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Mask

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
+from tidemill.formats.byte_access import byte_at, copy_bytes
 from tidemill.formats.json_core import (
     AFTER_VALUE,
     ARRAY,
@@ -38,7 +39,6 @@ from tidemill.formats.json_core import (
     string_end,
     unescape,
 )
-from tidemill.formats.loads import byte_at, copy_bytes
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints

@@ -20,7 +20,7 @@ from tidemill.formats.arrays import Bytes, Ints, Mask
 from tidemill.formats.arrow import string_buffers
 from tidemill.formats.columns import instants, may_round, scaled_numbers, strings, whole_numbers
 from tidemill.formats.decide import Number, instant_in
-from tidemill.formats.declared import Column, declared_column
+from tidemill.formats.declared_columns import Column, declared_column
 from tidemill.formats.json_core import (
     ARRAY,
     ESCAPED,

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from tidemill.formats.arrays import RecordChunk
-from tidemill.formats.fragments import quoted
+from tidemill.formats.byte_access import byte_at, copy_bytes
 from tidemill.formats.json_core import (
     CLOSE_BRACE,
     CLOSE_BRACKET,
@@ -28,7 +28,7 @@ from tidemill.formats.json_core import (
     skip_space,
     trim_space,
 )
-from tidemill.formats.loads import byte_at, copy_bytes
+from tidemill.formats.json_values import quoted
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints

@@ -22,7 +22,7 @@ from tidemill.formats.columns import (
     whole_numbers,
 )
 from tidemill.formats.decide import DecidedRecord, RefusedRecord, decide
-from tidemill.formats.deltas import surely_deltas
+from tidemill.formats.delta_check import surely_deltas
 from tidemill.formats.json_core import (
     ARRAY,
     ESCAPED,
@@ -36,8 +36,8 @@ from tidemill.formats.json_core import (
     STRING,
     TRUE,
 )
-from tidemill.formats.messages import message_times
-from tidemill.formats.plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, MessageRule, ReadPlan
+from tidemill.formats.message_times import message_times
+from tidemill.formats.read_plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, MessageRule, ReadPlan
 from tidemill.formats.scan import Scanned, scan
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 
@@ -154,7 +154,7 @@ class _Bulk:
                 exact = self._surely_fits(rule.name, rule.type, rule.scale, rows)
             keep &= exact
         for rule in self.plan.rules:
-            if rule.type == "timestamp":
+            if rule.type == "timestamp" and (rule.name, self.plan.time_type) != (read, "iso8601"):
                 keep &= self._surely_instants(rule.name, rule.zone, rows)
         if not keep.all():
             self.good[rows[~keep]] = False

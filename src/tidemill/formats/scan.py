@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit, uint64
 
+from tidemill.formats.byte_access import byte_at, copy_bytes
 from tidemill.formats.hashing import (
     SEED_ARRAY,
     SEED_FALSE,
@@ -65,7 +66,6 @@ from tidemill.formats.json_core import (
     string_end,
     unescape,
 )
-from tidemill.formats.loads import byte_at, copy_bytes
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints, Offsets, Words

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from tidemill.formats.loads import copy_bytes
+from tidemill.formats.byte_access import copy_bytes
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints, Mask

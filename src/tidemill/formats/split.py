@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numba import njit
 
+from tidemill.formats.byte_access import byte_at, word_at
 from tidemill.formats.json_core import (
     CLOSE_BRACE,
     CLOSE_BRACKET,
@@ -18,7 +19,6 @@ from tidemill.formats.json_core import (
     skip_space,
     trim_space,
 )
-from tidemill.formats.loads import byte_at, word_at
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints

@@ -1,12 +1,75 @@
-"""Converts the arguments of callers: instants as text or microseconds, names of formats."""
+"""Converts and checks the arguments of callers: instants as text or microseconds, names of formats, and the
+declared bounds of a slice, so that absurd ones are refused before windows are made of them."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidemill.config import Stream
-from tidemill.ingest.bounds import declared_bounds
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Format
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_duration, has_offset, parse_instant
+
+MAX_WINDOWS: Final = 100_000  # that one slice may touch, with confirmation: at 1h, more than 11 years
+
+
+class TooManyWindowsError(InputError):
+    """The bounds touch more windows than a stream allows without confirmation."""
+
+    code = "too_many_windows"
+
+
+def parse_bound(text: str) -> int:
+    """Parse an instant with an offset from UTC. A bound without one could be hours off, and is refused."""
+    found = parse_instant(text)
+    if not has_offset(text):
+        raise InputError(
+            f"{text!r} does not say which time zone it is in",
+            hint="end it with Z for UTC, or with an offset such as +02:00",
+        )
+    return found
+
+
+def declared_bounds(
+    stream: Stream, start: str | int | None, end: str | int | None, *, many: bool = False
+) -> Interval | None:
+    """Return the bounds of a slice as its sender gives them (text or microseconds); None if there are
+    none."""
+    if start is None and end is None:
+        return None
+    if start is None or end is None:
+        raise InputError(
+            "declared bounds need both ends",
+            hint="give both, half-open: --start and --end, or start= and end=",
+        )
+    declared = Interval(*(parse_bound(one) if isinstance(one, str) else one for one in (start, end)))
+    check_bounds(stream, declared, many=many)
+    return declared
+
+
+def check_bounds(stream: Stream, declared: Interval, *, many: bool = False) -> None:
+    """Raise InputError if bounds are empty or touch more windows than the stream allows; `many` skips the
+    latter."""
+    if declared.end <= declared.start:
+        raise InputError(
+            f"declared bounds {declared} cover no time",
+            where=stream.name,
+            hint="bounds are half-open [start, end): the end is after the start",
+        )
+    span, allowed = stream.aggregation_span, stream.max_slice_windows
+    if span is None:
+        return
+    touched = len(declared.windows(span))
+    most = max(allowed, MAX_WINDOWS) if many else allowed
+    if touched > most:
+        anyway = "" if many or touched > MAX_WINDOWS else "`tidemill ingest --yes` lands it all the same; "
+        raise TooManyWindowsError(
+            f"declared bounds {declared} span {touched:,} windows of {format_duration(span)}; "
+            f"at most {most:,} are made by one slice",
+            where=stream.name,
+            hint=f"look at the years; {anyway}streams.{stream.name}.max_slice_windows allows more for good",
+        )
+
 
 Instant = str | int
 
@@ -20,14 +83,6 @@ def span(start: Instant | None, end: Instant | None) -> Interval:
     return Interval(
         instant(start) if start is not None else MIN_INSTANT, instant(end) if end is not None else MAX_INSTANT
     )
-
-
-def bounds(
-    stream: Stream, start: Instant | None, end: Instant | None, *, many: bool = False
-) -> Interval | None:
-    """Return the declared bounds of a slice; None if there are none. `many` allows more windows than
-    usual."""
-    return declared_bounds(stream, start, end, many=many)
 
 
 def format_of(stream: Stream, requested: str | Format | None, *, where: str = "") -> Format | None:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from tidemill.config import Stream
 from tidemill.formats.stored_slice import file_digest
 from tidemill.ingest import arguments
-from tidemill.ingest.bounds import check_bounds
+from tidemill.ingest.arguments import check_bounds
+from tidemill.ingest.file_patterns import expand
 from tidemill.ingest.landing import Landed, LandedMany, Offered, Refused
 from tidemill.ingest.manifests import (
     FILE_NAME,
@@ -31,7 +32,6 @@ from tidemill.ingest.manifests import (
     read_manifest,
 )
 from tidemill.ingest.responses import trouble_with_response
-from tidemill.ingest.sources import expand
 from tidemill.model.errors import InputError, Retry
 from tidemill.model.slices import Format, SliceStatus, slice_id
 from tidemill.model.time import Interval

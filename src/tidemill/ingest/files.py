@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from tidemill.config import Project
 from tidemill.ingest import arguments
-from tidemill.ingest.bounds import check_bounds
-from tidemill.ingest.command import MAX_BYTES, IngestCommand, read_command
+from tidemill.ingest.arguments import check_bounds
+from tidemill.ingest.ingest_command import MAX_BYTES, IngestCommand, read_command
 from tidemill.ingest.landing import Landed, LandedMany, Landing, Refused
 from tidemill.model.errors import InputError, TidemillError
 from tidemill.model.slices import Format

@@ -19,16 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from tidemill.ingest.flight import Flight, flight
-from tidemill.ingest.log import LandingLog
+from tidemill.ingest.file_patterns import KINDS_HINT, STDIN, expand
+from tidemill.ingest.landing_log import LandingLog
+from tidemill.ingest.landing_notes import Flight, flight
 from tidemill.ingest.sniff import HEAD_BYTES, check_whole, sniff
-from tidemill.ingest.sources import KINDS_HINT, STDIN, expand
 from tidemill.model.errors import InputError, RetractedError, TidemillError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Format, NewSlice, SliceEntry, SliceStatus, id_of, slice_id
 from tidemill.model.time import Interval, format_instant
 from tidemill.storage import layout
-from tidemill.storage.files import make_folder, storage_errors, sync_folder
+from tidemill.storage.files import make_folder, place, storage_errors, sync_folder
 from tidemill.storage.state.protocol import Ledger
 
 _COPY: Final = 1024 * 1024
@@ -314,6 +314,7 @@ class Landing:
     def _commit(self, folder: Path, staged: Sequence[_Staged], flying: Flight) -> list[Landed]:
         news: list[NewSlice] = []
         with_offsets: dict[str, NewSlice] = {}
+        placed: list[tuple[Path, Path]] = []
         for item in staged:
             before = self._state.slice(item.new.id)
             known = with_offsets.get(item.new.id) or (before.slice if before is not None else None)
@@ -322,11 +323,13 @@ class Landing:
                     self._restore(item.temporary, before.slice.path)
                 elif known is None:
                     flying.note(item.new)
-                    item.temporary.replace(self._warehouse / item.new.path)
+                    placed.append((item.temporary, self._warehouse / item.new.path))
                     with_offsets[item.new.id] = item.new
                 else:
                     item.temporary.unlink()
             news.append(item.new if known is None else replace(item.new, path=known.path))
+        with storage_errors("name the slice", folder):
+            place(placed)
         sync_folder(folder)
         failpoint("landing.after_rename")
         entries = self._log.commit(self._state, news)

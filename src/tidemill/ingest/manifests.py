@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import PurePath, PurePosixPath
 from typing import Final
 
-from tidemill.ingest.bounds import parse_bound
+from tidemill.ingest.arguments import parse_bound
 from tidemill.model.errors import InputError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.storage.state.protocol import State

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tidemill.ingest.declarations import DeclarationLog
-from tidemill.ingest.expiries import ExpiryLog
-from tidemill.ingest.gateway.gateways import GatewayLog
-from tidemill.ingest.lines import CopiedLog, LineFile
-from tidemill.ingest.log import LandingLog
-from tidemill.ingest.retractions import RetractionLog
+from tidemill.ingest.append_log import CopiedLog, LineFile
+from tidemill.ingest.declaration_log import DeclarationLog
+from tidemill.ingest.expiry_log import ExpiryLog
+from tidemill.ingest.gateway.gateway_registry import GatewayLog
+from tidemill.ingest.landing_log import LandingLog
+from tidemill.ingest.retraction_log import RetractionLog
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import StorageError
 from tidemill.storage import layout

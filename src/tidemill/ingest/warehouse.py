@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Project
-from tidemill.ingest.declarations import DeclarationLog
-from tidemill.ingest.expiries import ExpiryLog, Loss
+from tidemill.ingest.declaration_log import DeclarationLog
+from tidemill.ingest.expiry_log import ExpiryLog, Loss
 from tidemill.ingest.landing import Landing
 from tidemill.model.clock import Clock, WatchedClock
 from tidemill.model.errors import NotFoundError
@@ -28,6 +28,7 @@ from tidemill.storage.leases import HeldLeases
 from tidemill.storage.sessions import OpenSession, SessionFile
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.readers import TableReaders
+from tidemill.storage.tenure import Tenures
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +71,7 @@ class Warehouse:
         self.declarations = DeclarationLog(self.root, state)
         self.readers = TableReaders(self.root, state.table_versions)
         self._tables: dict[tuple[str, str], Table] = {}
+        self._tenures = Tenures()
         self._sources: dict[str, str] = {}
         self._session_file = SessionFile(self.root)
 
@@ -81,7 +83,7 @@ class Warehouse:
 
     def sharing(self) -> AbstractContextManager[HeldLeases]:
         """Work beside other processes, on the streams that the body takes leases of."""
-        return leases.sharing(self.root, self.state, self.project.engine.lease)
+        return leases.sharing(self.root, self.state, self.project.engine.lease, self._tenures)
 
     def working(self, act: str, patience: float = 0.0) -> AbstractContextManager[HeldLeases]:
         """Work on all streams alone; wait at most `patience` seconds for other processes, then BusyError."""
@@ -136,6 +138,7 @@ class Warehouse:
         """Close the tables of a stream; they are opened again when needed."""
         for key in [key for key in self._tables if key[1] == stream]:
             del self._tables[key]
+        self._tenures.end(stream)
         self.readers.forget(stream)
 
     def snapshot(self, kind: layout.TableKind, stream: str) -> Snapshot | None:
@@ -157,7 +160,7 @@ class Warehouse:
         found = (found or self.readers.snapshot(kind, stream)) if known else None
         if found is None:
             return []
-        from tidemill.storage.tables.checksums import is_whole
+        from tidemill.storage.tables.part_checksums import is_whole
 
         folder = found.root.relative_to(self.root).as_posix()
         there = {f"{folder}/{part.path}" for part in found.parts}

@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 from tidemill.model.errors import IncompleteError, Retry
 from tidemill.model.levels import LEVELS
-from tidemill.model.time import Interval, format_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 
 Why = Literal["expired", "not_built", "retracted", "damaged"]
-What = Literal["landed", "failed", "retraction", "tiles", "windows"]
+What = Literal["landed", "failed", "retraction", "tiles", "windows", "results"]
 
 ROUND: Final = "tidemill run --once"
 
@@ -28,7 +28,16 @@ class Missing:
     remedy: str  # what to type or change, or why nothing can be done
 
     def __str__(self) -> str:
-        return f"Missing {format_instant(self.span.start)} to {format_instant(self.span.end)}: {self.detail}"
+        return f"Missing {_in_words(self.span)}: {self.detail}"
+
+
+def _in_words(span: Interval) -> str:
+    """A span for a person; one without an end names none."""
+    if span.end >= MAX_INSTANT:
+        return "all time" if span.start <= MIN_INSTANT else f"from {format_instant(span.start)} on"
+    if span.start <= MIN_INSTANT:
+        return f"everything before {format_instant(span.end)}"
+    return f"{format_instant(span.start)} to {format_instant(span.end)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,6 @@ class MetricKind(StrEnum):
     RATIO = "ratio"
 
 
-class Policy(StrEnum):
-    """Which of the values that a gauge keeps is *the* value of a bucket."""
-
-    AVG = "avg"
-    MIN = "min"
-    MAX = "max"
-    FIRST = "first"
-    LAST = "last"
-
-
 @dataclass(frozen=True, slots=True)
 class DeclaredMetric:
     """The part of a metric's declaration that decides the contents of its rows."""

@@ -19,8 +19,8 @@ from tidemill.model.slices import SliceEntry
 from tidemill.model.time import Interval
 from tidemill.raw.accept.batch import Batch
 from tidemill.raw.recovered_batches import PartFacts
+from tidemill.storage.file_scrub import FileCheck, ScrubTally
 from tidemill.storage.layout import TableKind
-from tidemill.storage.scrubbing import FileCheck, ScrubTally
 from tidemill.storage.tables.snapshot import Snapshot
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from tidemill import eventtime
 from tidemill.config import Stream
 from tidemill.model.streaming import Aggregate, Close, Function, LateBy, LatePolicy, WindowKind, WindowSpec
 from tidemill.model.time import format_duration
-from tidemill.pipeline.reports import SourceStatus, standings
+from tidemill.pipeline.reports import SourceStatus, source_statuses
 from tidemill.raw.watermark import idle_sources, watermark_of
 from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
@@ -88,7 +88,7 @@ class Explained:
 def explain_stream(stream: Stream, state: State, now: int, sealed: int | None = None) -> Explained:
     """The whole page, with the watermarks at `now`; raw before the instant `sealed` has expired."""
     clocks = state.clocks(stream.name)
-    sources = standings(clocks, idle_sources(stream, clocks, now))
+    sources = source_statuses(clocks, idle_sources(stream, clocks, now))
     return Explained(
         stream=stream.name,
         description=stream.description,

@@ -21,7 +21,7 @@ from tidemill.model.gateway import GatewayStatus, Pressure
 from tidemill.model.streaming import Fate
 from tidemill.model.time import SECOND
 from tidemill.model.windows import Phase
-from tidemill.pipeline.reports import standings
+from tidemill.pipeline.reports import source_statuses
 from tidemill.pipeline.scrub_progress import scrub_status
 from tidemill.raw.tail.late import LateTotals
 from tidemill.raw.watermark import idle_sources, watermark_of
@@ -29,7 +29,7 @@ from tidemill.storage.state.faults import WAREHOUSE, faults_of
 from tidemill.storage.state.protocol import State
 
 if TYPE_CHECKING:
-    from tidemill.ingest.health import IngestHealth
+    from tidemill.ingest.gateway.status import IngestHealth
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.pipeline.reports import TickReport
 
@@ -348,7 +348,7 @@ def _event_time(
             found["watermark_lag_seconds"] = (now - watermark) / SECOND
         for what, value in found.items():
             families[what].add_metric([name], value)
-        for source in standings(clocks, idle_sources(stream, clocks, now)):
+        for source in source_statuses(clocks, idle_sources(stream, clocks, now)):
             labels = [name, source.source]
             families["source_watermark"].add_metric(labels, source.watermark / SECOND)
             families["max_timestamp_seen"].add_metric(labels, source.max_seen / SECOND)

@@ -26,7 +26,7 @@ _NEWEST_SLICES: Final = 1_000  # newest slices that a rate is taken from, at mos
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class StreamProblem:
     """Something that an operator has to handle, and how."""
 
     what: str  # fault, failed_slices, failed_windows or damage
@@ -50,7 +50,7 @@ class StreamOverview:
     stale_tiles: int
     rollups_through: int | None  # events before this instant are in the rollups; None: no rollups
     datasets_through: int | None  # end of the newest window that is built
-    problems: Sequence[Problem] = field(default_factory=tuple)
+    problems: Sequence[StreamProblem] = field(default_factory=tuple)
 
     def lag(self, now: int) -> int | None:
         return None if self.watermark is None else now - self.watermark
@@ -98,7 +98,7 @@ class TenantOverview:
     watermark: int | None  # as if the stream had no other events
     outcomes: Mapping[str, int]  # accepted: those that raw still has; conflict, rejected: in quarantine
     rollups_through: int | None  # None: there is none, or it is not known while tiles are to be made again
-    problems: Sequence[Problem]
+    problems: Sequence[StreamProblem]
 
     def lag(self, now: int) -> int | None:
         return None if self.watermark is None else now - self.watermark
@@ -135,7 +135,7 @@ def tenant_overview_of(
     newest = max((one.newest for one in own.values()), default=None)
     rolled = None if newest is None or not declared.metrics else newest - newest % BASE.width + BASE.width
     accepted = {CountedAs.ACCEPTED.value: sum(one.rows for one in own.values())}
-    failing = Problem(
+    failing = StreamProblem(
         "fault", "this stream cannot be worked on at the moment", "the operator of the server sees why"
     )
     return TenantOverview(
@@ -150,30 +150,30 @@ def tenant_overview_of(
     )
 
 
-def problems_of_all(workers: Workers) -> list[Problem]:
+def problems_of_all(workers: Workers) -> list[StreamProblem]:
     """Problems that concern all streams: faults of shared work, and damaged files."""
     found = [_of_fault(fault) for fault in faults_of(workers.state, WAREHOUSE)]
     damaged = len(scrub_status(workers.state).damages)
     if damaged:
         files = "file is" if damaged == 1 else "files are"
         found.append(
-            Problem("damage", f"{damaged} {files} damaged", "`tidemill repair --explain` says which")
+            StreamProblem("damage", f"{damaged} {files} damaged", "`tidemill repair --explain` says which")
         )
     return found
 
 
 def _problems(
     workers: Workers, stream: str, totals: Mapping[str, int], windows: Mapping[Phase, int]
-) -> Iterator[Problem]:
+) -> Iterator[StreamProblem]:
     yield from (_of_fault(fault) for fault in faults_of(workers.state, stream))
     if failed := totals["failed_slices"]:
         message = f"{failed} slice{'s' if failed > 1 else ''} cannot be read"
-        yield Problem("failed_slices", message, f"`tidemill ledger {stream} --status failed` says why")
+        yield StreamProblem("failed_slices", message, f"`tidemill ledger {stream} --status failed` says why")
     if failed := windows.get(Phase.FAILED, 0):
         message = f"{failed} window{'s' if failed > 1 else ''} could not be built"
         hint = f"`tidemill windows {stream} --state failed` says why; then `tidemill retry {stream}`"
-        yield Problem("failed_windows", message, hint)
+        yield StreamProblem("failed_windows", message, hint)
 
 
-def _of_fault(fault: Fault) -> Problem:
-    return Problem("fault", f"{fault.output}: {fault.message}", fault.hint)
+def _of_fault(fault: Fault) -> StreamProblem:
+    return StreamProblem("fault", f"{fault.output}: {fault.message}", fault.hint)

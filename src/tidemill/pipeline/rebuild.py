@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tidemill.outputs.rollups.roller import Rebuilt
     from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.workers import Workers
-    from tidemill.raw.compaction.remaking import RemadeColumns
+    from tidemill.raw.compaction.column_rewrite import RemadeColumns
 
 
 @dataclass(frozen=True, slots=True)

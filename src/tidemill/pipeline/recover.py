@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Project
 from tidemill.config.project import StateStore
-from tidemill.ingest.adopt import Adopted, adopt
-from tidemill.ingest.gateway.folders import live_folders
-from tidemill.ingest.log import LandingLog, scan_slices
-from tidemill.ingest.retractions import RetractionLine, RetractionLog, with_retractions
+from tidemill.ingest.gateway.log_folders import live_folders
+from tidemill.ingest.interrupted_landings import Adopted, adopt
+from tidemill.ingest.landing_log import LandingLog, scan_slices
+from tidemill.ingest.retraction_log import RetractionLine, RetractionLog, with_retractions
 from tidemill.ingest.slice_logs import record_logs, repair_logs, restore_logs
 from tidemill.ingest.warehouse import Progress as ShowProgress
 from tidemill.ingest.warehouse import Warehouse

@@ -11,16 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidemill.ingest.retractions import RetractionLog, sent_back
+from tidemill.ingest.retraction_log import RetractionLog, sent_back
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.slices import SliceStatus
 from tidemill.pipeline.recover_losses import lost_with
 from tidemill.pipeline.repair import kind_of, set_aside
 from tidemill.raw.batch_removal import remove_batches
+from tidemill.raw.damaged_parts import lost_batches
+from tidemill.raw.part_names import batch_of, is_expired_tombstone
 from tidemill.raw.retract import finish_retractions
-from tidemill.raw.send_back import lost_batches
-from tidemill.raw.standins import batch_of, is_expired_tombstone
 from tidemill.storage import layout
 from tidemill.storage.tables import log_copies
 from tidemill.storage.tables.table import Table

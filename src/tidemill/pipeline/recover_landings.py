@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.stored_slice import content_digest, content_size
-from tidemill.ingest.adopt import unnoted_slices
-from tidemill.ingest.expiries import RAW, Expiry
-from tidemill.ingest.retractions import RetractionLine, line_of
+from tidemill.ingest.expiry_log import RAW, Expiry
+from tidemill.ingest.interrupted_landings import unnoted_slices
+from tidemill.ingest.retraction_log import RetractionLine, line_of
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.slices import (
@@ -34,8 +34,8 @@ from tidemill.model.slices import (
     id_of,
 )
 from tidemill.model.time import DAY, format_instant, parse_instant
+from tidemill.raw.part_names import is_expired_tombstone
 from tidemill.raw.recovered_batches import footers, held_facts
-from tidemill.raw.standins import is_expired_tombstone
 from tidemill.storage import layout
 from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.tables import log as table_log
@@ -50,7 +50,7 @@ _MOST_NAMED: Final = 5  # slices that a message lists
 
 
 @dataclass(frozen=True, slots=True)
-class Salvaged:
+class SalvagedLandings:
     """The ledger with the slices that the log does not know, at their offsets; and what is not known of
     them."""
 
@@ -59,7 +59,7 @@ class Salvaged:
 
 
 @dataclass(slots=True)
-class _Found:
+class _FoundSlice:
     """One slice, as found in parts and files."""
 
     id: str
@@ -70,27 +70,27 @@ class _Found:
     sources: set[str] = field(default_factory=set)  # of its stream
 
 
-def salvage(workers: Workers, entries: Sequence[SliceEntry], *, certain: bool) -> Salvaged:
+def salvage(workers: Workers, entries: Sequence[SliceEntry], *, certain: bool) -> SalvagedLandings:
     """`certain`: no line of the log is known to be lost. Then a file that no part names was never
     acknowledged."""
     known = {entry.id for entry in entries}
     named = {id_: found for id_, found in _named(workers).items() if id_ not in known}
     if certain and not named:
-        return Salvaged(entries, ())
+        return SalvagedLandings(entries, ())
     for path in unnoted_slices(workers.root):
         id_ = path.name.partition(".")[0]
         if id_ not in known:
-            named.setdefault(id_, _Found(id_, path.parent.parent.name)).path = path
+            named.setdefault(id_, _FoundSlice(id_, path.parent.parent.name)).path = path
     if not named:
-        return Salvaged(entries, ())
+        return SalvagedLandings(entries, ())
     _read_arrivals(workers, named)
     slices = [(_slice(workers.root, found), found.retried) for found in named.values()]
-    return Salvaged(_merged(entries, slices), list(_losses(workers, slices)))
+    return SalvagedLandings(_merged(entries, slices), list(_losses(workers, slices)))
 
 
-def _named(workers: Workers) -> dict[str, _Found]:
+def _named(workers: Workers) -> dict[str, _FoundSlice]:
     """The slices that parts of raw and quarantine name."""
-    named: dict[str, _Found] = {}
+    named: dict[str, _FoundSlice] = {}
     for stream in workers.project.streams:
         sources: set[str] = set()
         for path in _parts(workers, stream):
@@ -101,7 +101,7 @@ def _named(workers: Workers) -> dict[str, _Found]:
             for footer in of_part:
                 sources.update(clock.source for clock in footer.clocks)
                 for one in footer.slices:
-                    found = named.setdefault(one.id, _Found(one.id, stream, sources=sources))
+                    found = named.setdefault(one.id, _FoundSlice(one.id, stream, sources=sources))
                     found.retried = max(found.retried, one.retried)
     return named
 
@@ -116,7 +116,7 @@ def _parts(workers: Workers, stream: str) -> Iterator[str]:
             yield from table.snapshot().paths()
 
 
-def _read_arrivals(workers: Workers, named: dict[str, _Found]) -> None:
+def _read_arrivals(workers: Workers, named: dict[str, _FoundSlice]) -> None:
     ids = pa.array(sorted(named), pa.string())
     for stream in workers.project.streams:
         for path in _parts(workers, stream):
@@ -131,7 +131,7 @@ def _read_arrivals(workers: Workers, named: dict[str, _Found]) -> None:
                 found.arrival = arrival if found.arrival is None else min(arrival, found.arrival)
 
 
-def _slice(root: Path, found: _Found) -> NewSlice:
+def _slice(root: Path, found: _FoundSlice) -> NewSlice:
     path = found.path
     if path is None:
         arrival = found.arrival or 0

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemill.ingest.expiries import RAW, WINDOWS, Loss
+from tidemill.ingest.expiry_log import RAW, WINDOWS, Loss
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.levels import BY_NAME, LEVELS, Level

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tidemill.ingest.expiries import DATASETS, QUARANTINE, RAW, Loss
-from tidemill.ingest.gateway.set_aside import damaged_logs
+from tidemill.ingest.expiry_log import DATASETS, QUARANTINE, RAW, Loss
+from tidemill.ingest.gateway.damaged_logs import damaged_logs
 from tidemill.ingest.slice_logs import repair_copy, repair_log
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, format_instant
+from tidemill.pipeline.rounds import run_until_idle
 from tidemill.pipeline.scrub import scrub
+from tidemill.raw.damaged_parts import SendBack, begin_send_back, plan_send_back, plan_send_back_all
+from tidemill.raw.part_names import is_of_one_batch
 from tidemill.raw.retract import finish_retractions
-from tidemill.raw.send_back import SendBack, begin_send_back, plan_send_back, plan_send_back_all
-from tidemill.raw.standins import is_of_one_batch
 from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
 from tidemill.storage.state.faults import WAREHOUSE, faults_of
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PATIENCE: Final = 60.0  # seconds that a repair waits for the round of another process
 REASON_SUFFIX: Final = ".damage.json"  # suffix of the note beside a file that was set aside
 _MILLISECOND: Final = 1000
 # logs show what else there is: they are repaired first
@@ -275,6 +277,21 @@ def _send_back_of(workers: Workers, stream: str, damages: Iterable[Damage]) -> S
 
 
 # -- doing it
+
+
+def repair_streams(workers: Workers, streams: Sequence[str], clock: Callable[[], int]) -> Repaired:
+    """Repair, and run the rounds that make contents again, until nothing more can be repaired: what is made
+    again may show other damage."""
+    steps: dict[str, RepairStep] = {}
+    aside: dict[str, str] = {}
+    while True:
+        with workers.warehouse.working("repair", PATIENCE):
+            plan, done = repair_damages(workers, streams, aside)
+        steps = {step.damage.file: step for step in plan.steps} | steps
+        if not done:
+            return Repaired(RepairPlan(plan.now, list(steps.values())), aside, plan.steps)
+        aside |= done
+        run_until_idle(workers, clock, PATIENCE)  # a daemon beside it has rounds of its own
 
 
 def repair_damages(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tidemill.outputs.windows.refresh import WindowRefresh as WindowRefreshed
     from tidemill.pipeline.events.delivery import Delivered
     from tidemill.raw.accept.batch import Batch
+    from tidemill.raw.compaction.column_rewrite import RemadeColumns
     from tidemill.raw.compaction.packer import PackRound
-    from tidemill.raw.compaction.remaking import RemadeColumns
     from tidemill.storage.state.faults import Fault
 
 
@@ -95,7 +95,7 @@ class SourceStatus:
     idle: bool  # silent for `idle_timeout`: the stream's watermark does not wait for it
 
 
-def standings(clocks: Sequence[ClockState], idle: frozenset[str]) -> list[SourceStatus]:
+def source_statuses(clocks: Sequence[ClockState], idle: frozenset[str]) -> list[SourceStatus]:
     return [
         SourceStatus(one.source, one.watermark, one.max_seen, one.arrival, one.source in idle)
         for one in clocks
@@ -138,7 +138,7 @@ class StreamStatus:
 
     @property
     def sources(self) -> list[SourceStatus]:
-        return standings(self.clocks, self.idle)
+        return source_statuses(self.clocks, self.idle)
 
     @property
     def max_seen(self) -> int | None:

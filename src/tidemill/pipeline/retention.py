@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
-from tidemill.ingest.adopt import adopt_for
-from tidemill.ingest.expiries import QUARANTINE, RAW, Expiry
+from tidemill.ingest.expiry_log import QUARANTINE, RAW, Expiry
+from tidemill.ingest.interrupted_landings import adopt_for
 from tidemill.model.expiry import ExpiryStep
 from tidemill.model.streaming import LatePolicy
 from tidemill.model.time import DAY, HOUR, MIN_INSTANT, align, format_instant

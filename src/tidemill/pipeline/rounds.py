@@ -18,8 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tidemill.config import Stream
-from tidemill.ingest.adopt import adopt, adopt_for
-from tidemill.ingest.retractions import RetractionLog, is_deciding_again
+from tidemill.ingest.interrupted_landings import adopt, adopt_for
+from tidemill.ingest.retraction_log import RetractionLog, is_deciding_again
 from tidemill.model.errors import (
     BusyError,
     ConfigError,
@@ -37,10 +37,10 @@ from tidemill.outputs.vectors.chainer import ChainRound
 from tidemill.outputs.windows.output import Results
 from tidemill.pipeline.reports import StreamTick, TickReport
 from tidemill.raw.accept.catch_up import catch_up, merge_runs
+from tidemill.raw.failed_slices import try_again
 from tidemill.raw.replay import finish_replays
-from tidemill.raw.retry import try_again
 from tidemill.storage import layout
-from tidemill.storage.leases import EVENTS_JOB, LANDING_JOB, SCRUB_JOB, HeldLeases
+from tidemill.storage.leases import EVENTS_JOB, LANDING_JOB, SCRUB_JOB, HeldLeases, tenure_of
 from tidemill.storage.state.faults import (
     RAW,
     WAREHOUSE,
@@ -50,9 +50,12 @@ from tidemill.storage.state.faults import (
     delay_after,
     one_by_one,
 )
-from tidemill.storage.tables.tidy import tidy
+from tidemill.storage.tables.table import tidy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemill.outputs.windows.refresh import WindowRefresh
     from tidemill.pipeline.events.delivery import Delivered
     from tidemill.pipeline.progress import Pulse
     from tidemill.pipeline.workers import Workers
@@ -118,6 +121,26 @@ def run(
         (wake or stop).wait(rest_after(report, interval))
 
 
+def run_until_idle(workers: Workers, clock: Callable[[], int], patience: float = 0.0) -> list[TickReport]:
+    """Run rounds until one finds nothing to do and no background work is left. For each round, wait up to
+    `patience` seconds for the round of another process."""
+    reports = []
+    while True:
+        # waiting is for the whole warehouse: then no stream is left to another process
+        warehouse = workers.warehouse
+        with warehouse.working("tick", patience) if patience > 0 else warehouse.sharing() as leases:
+            report = tick(workers, clock, leases, patient=False)
+        reports.append(report)
+        if report.idle and not workers.packer.wait():
+            return reports
+
+
+def running_clock(now: int) -> Callable[[], int]:
+    """A running clock that shows `now` at this moment."""
+    began = time.monotonic_ns()
+    return lambda: now + (time.monotonic_ns() - began) // 1000
+
+
 class Failures:
     """Rounds that failed as a whole, in a row: each kind is logged once, and the pause grows."""
 
@@ -161,7 +184,7 @@ def take_up_logs(workers: Workers, now: int) -> None:
     record = layout.slice_log(workers.root, layout.GATEWAYS)
     if not (layout.gateway_logs(workers.root).is_dir() or record.exists()):
         return
-    from tidemill.ingest.gateway.taking_up import take_up
+    from tidemill.ingest.gateway.log_recovery import take_up
 
     project, until = workers.project, now + workers.project.gateway.receipts
     take_up(project.warehouse, project.streams, workers.state, workers.warehouse.landing, until)
@@ -490,8 +513,27 @@ def _has_raw_work(workers: Workers, stream: Stream, now: int) -> bool:
             return True
         if any(layout.staging(layout.table(workers.root, kind, name)).glob("*")):
             return True
-    found = {path.name for path in layout.gate(workers.root, name).glob("*")}
-    return found != set(workers.state.runs(name))
+    return not _has_all_runs(layout.gate(workers.root, name), frozenset(workers.state.runs(name)))
+
+
+def _has_all_runs(folder: Path, runs: frozenset[str]) -> bool:
+    """Whether a folder has exactly these runs; one in a bucket is listed once for each set of them."""
+    known = tenure_of(folder)
+    if known is not None and known.intact.get(folder) == runs:
+        return True
+    if runs != {path.name for path in folder.glob("*")}:
+        return False
+    if known is not None:
+        known.intact[folder] = runs
+    return True
+
+
+def flush(workers: Workers, streams: Sequence[str], now: int) -> dict[str, list[WindowRefresh]]:
+    """Publish the streaming windows that are still open, as they are. Returns what was published, by
+    stream."""
+    faults = RoundFaults(workers.state, workers.root, now, workers.fault_memory)
+    with workers.warehouse.working("tick"):
+        return workers.streaming_windows.refresh_all(streams, now, faults, flush=True)
 
 
 def retract(workers: Workers, plan: RetractionPlan) -> None:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
-from tidemill.outputs.index.table import index_path
 from tidemill.pipeline.reports import StreamStatus
 from tidemill.query.service import arrivals
-from tidemill.raw.compaction.remaking import StaleColumns
-from tidemill.raw.standins import is_settled
+from tidemill.raw.compaction.column_rewrite import StaleColumns
+from tidemill.raw.part_names import is_settled
 from tidemill.raw.tail.late import LateCounts
 from tidemill.raw.watermark import idle_sources
 from tidemill.storage.state.faults import Fault, fault_by, faults_of
@@ -120,6 +119,7 @@ def _index_counts(workers: Workers, stream: str, raw: Sequence[Part]) -> tuple[i
     paths = workers.project.stream(stream).indexed
     if not paths:
         return None, 0
+    from tidemill.outputs.index.table import index_path
 
     found = workers.warehouse.snapshot("index", stream)
     in_index = found.by_name if found is not None else {}

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from tidemill.config import Stream
     from tidemill.outputs.rollups.planning import Horizons
-    from tidemill.outputs.windows.including import TracedResult
+    from tidemill.outputs.windows.trace import TracedResult
     from tidemill.pipeline.workers import Workers
-    from tidemill.raw.arrivals import Arrival, Searched
+    from tidemill.raw.arrivals import Arrival, SearchedSlices
 
 # Imports inside functions keep start-up short: reading the state loads neither Arrow nor Delta.
 
@@ -71,7 +71,7 @@ class EventTrace:
     windows: Sequence[TracedWindow]
     results: Sequence[TracedResult]
     quarantine: pa.Table
-    searched: Searched
+    searched: SearchedSlices
 
 
 def trace(workers: Workers, event_id: str, streams: Sequence[str], tenant: str | None) -> list[EventTrace]:
@@ -124,7 +124,7 @@ class _Tracer:
         return sorted(tenants_of(list(tables_with_tenants(self._warehouse, self._stream.name))))
 
     def _traced(
-        self, tenant: str | None, arrivals: Sequence[Arrival], quarantine: pa.Table, searched: Searched
+        self, tenant: str | None, arrivals: Sequence[Arrival], quarantine: pa.Table, searched: SearchedSlices
     ) -> EventTrace:
         from tidemill.raw.arrivals import row_of
 
@@ -163,7 +163,7 @@ class _Tracer:
         import pyarrow as pa
 
         from tidemill.outputs.rollups.spec import spec_for
-        from tidemill.query.raw import RawEvents
+        from tidemill.query.raw_events import RawEvents
         from tidemill.raw.tables import RAW
 
         raw = RawEvents(self._warehouse.root, self._stream, self._workers.project.limits, None)
@@ -209,7 +209,7 @@ class _Tracer:
     # -- streaming windows
 
     def _results(self, row: Mapping[str, object]) -> Iterator[TracedResult]:
-        from tidemill.outputs.windows.including import TracedRow, results_with
+        from tidemill.outputs.windows.trace import TracedRow, results_with
 
         raw = self._warehouse.snapshot("raw", self._stream.name)
         if raw is None:

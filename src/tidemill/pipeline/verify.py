@@ -209,18 +209,18 @@ def _readings(facts: Sequence[PartFacts]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceCheck:
+class SliceVerification:
     path: str
     entry: SliceEntry
 
 
-def _units(workers: Workers, entries: Sequence[SliceEntry]) -> list[list[SliceCheck]]:
-    checks = [SliceCheck(str(workers.root / entry.slice.path), entry) for entry in entries]
+def _units(workers: Workers, entries: Sequence[SliceEntry]) -> list[list[SliceVerification]]:
+    checks = [SliceVerification(str(workers.root / entry.slice.path), entry) for entry in entries]
     groups = max(1, min(len(checks), 2 * workers.warehouse.engine.parallelism))
     return [checks[i::groups] for i in range(groups)] if checks else []
 
 
-def check_slice(unit: Sequence[SliceCheck]) -> Iterator[tuple[str, str, str]]:
+def check_slice(unit: Sequence[SliceVerification]) -> Iterator[tuple[str, str, str]]:
     """Check that the bytes on disk still match the slice's id."""
     for check in unit:
         new = check.entry.slice

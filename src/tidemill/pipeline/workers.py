@@ -6,11 +6,12 @@ command that only reads starts many times faster without it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from tidemill.ingest.retractions import is_deciding_again
+from tidemill.ingest.retraction_log import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.raw.watermark import watermark_of
 from tidemill.storage.bucket_path import LocalCopies
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
     from tidemill.ingest.feeds import Sources
     from tidemill.model.time import Interval
     from tidemill.outputs.contract import Output
-    from tidemill.outputs.datasets.maintenance import DatasetBuilders
+    from tidemill.outputs.datasets.dataset_builders import DatasetBuilders
     from tidemill.outputs.datasets.reader import WindowReader
     from tidemill.outputs.index.indexer import Indexer
     from tidemill.outputs.rollups.roller import Roller
     from tidemill.outputs.vectors.chainer import Batches, Chainer
-    from tidemill.outputs.vectors.reading import VectorReader
-    from tidemill.outputs.windows.maintenance import StreamingWindows
+    from tidemill.outputs.vectors.reader import VectorReader
+    from tidemill.outputs.windows.streaming_windows import StreamingWindows
     from tidemill.pipeline.events.delivery import Delivery
     from tidemill.pipeline.retention import Retention
     from tidemill.pipeline.scrub import Scrubbing
+    from tidemill.query import Querier
     from tidemill.raw.accept.batch import Acceptor
     from tidemill.raw.compaction.packer import Packer
     from tidemill.raw.tail import Feed
@@ -53,11 +55,25 @@ class Workers:
         self._rollers: dict[str, Roller] = {}
         self._indexers: dict[str, Indexer] = {}
         self._outputs: dict[str, Sequence[Output]] = {}
+        self._guard = threading.Lock()
+        self._querier: Querier | None = None
 
     def close(self) -> None:
         for name in ("packer", "delivery"):
             if name in self.__dict__:
                 getattr(self, name).close()
+        if self._querier is not None:
+            self._querier.close()
+
+    @property
+    def querier(self) -> Querier:
+        """Answers queries; all threads share it."""
+        from tidemill.query.service import querier_of
+
+        with self._guard:
+            if self._querier is None:
+                self._querier = querier_of(self.warehouse)
+            return self._querier
 
     # -- raw
 
@@ -161,7 +177,7 @@ class Workers:
     @cached_property
     def dataset_builders(self) -> DatasetBuilders:
         """Evaluates windows and builds their datasets."""
-        from tidemill.outputs.datasets.maintenance import DatasetBuilders
+        from tidemill.outputs.datasets.dataset_builders import DatasetBuilders
 
         warehouse = self.warehouse
         return DatasetBuilders(self.project, self.state, lambda: warehouse.engine, warehouse.progress)
@@ -169,7 +185,7 @@ class Workers:
     @cached_property
     def streaming_windows(self) -> StreamingWindows:
         """Streaming windows and the watermarks that move them."""
-        from tidemill.outputs.windows.maintenance import StreamingWindows
+        from tidemill.outputs.windows.streaming_windows import StreamingWindows
 
         warehouse = self.warehouse
         engine, progress, expiries = (lambda: warehouse.engine), warehouse.progress, warehouse.expiries
@@ -192,14 +208,14 @@ class Workers:
     def _published_batches(
         self, stream: str, span: Interval, folder: Path | None, limit: int | None
     ) -> Batches:
-        from tidemill.query.batches import published_batches
+        from tidemill.query.delta_batches import published_batches
 
         return published_batches(self.root, self.windows, self.state, stream, span, folder, limit)
 
     @cached_property
     def vector_reader(self) -> VectorReader:
         """Answers about vectors and their chains."""
-        from tidemill.outputs.vectors.reading import VectorReader
+        from tidemill.outputs.vectors.reader import VectorReader
 
         return VectorReader(
             self.project.streams,

@@ -10,7 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from tidemill.model.conditions.ast import Among, Compare, IsNull, Like, Literally, Test, Within
-from tidemill.model.conditions.truth import evaluate
+from tidemill.model.conditions.evaluation import evaluate
 from tidemill.model.errors import QueryError
 from tidemill.query.groups import flat
 from tidemill.query.language.ast import Binary, Expression, Having, Unary, Value
@@ -88,7 +88,7 @@ def holds(condition: Having, columns: Mapping[Value, pa.ChunkedArray], rows: int
     return evaluate(condition, lambda test: _tested(test, columns, rows), _LOGIC).true
 
 
-class _Columns:
+class _AnswerColumns:
     """NOT, AND and OR over columns of truths."""
 
     def negated(self, term: Truths) -> Truths:
@@ -101,7 +101,7 @@ class _Columns:
         return reduce(lambda a, b: Truths(a.true | b.true, a.false & b.false), terms)
 
 
-_LOGIC: Final = _Columns()
+_LOGIC: Final = _AnswerColumns()
 
 
 def _tested(

@@ -16,8 +16,8 @@ from tidemill.model.errors import InputError, NotFoundError, QueryError
 from tidemill.model.levels import LEVELS, TileState
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant, from_datetime
 from tidemill.query.answer import Answer
-from tidemill.query.calendar import edges as edges_of
 from tidemill.query.cell_events import CellEvents
+from tidemill.query.cell_grid import edges as edges_of
 from tidemill.query.cover import CoverPiece
 from tidemill.query.plan import BUCKET, HEATMAP, Plan
 
@@ -73,7 +73,7 @@ def cell_of(
     """The cell of the row of `answer` that begins at `start` and has these values of its groups."""
     _check(plan, start, group)
     row, names = _row(answer, plan, start, group), _names(plan)
-    span = _span(answer, plan, start)
+    span = _span(plan, start)
     events = CellEvents(warehouse, plan, span, {name: row[name] for name in names})
     found = events.counted()
     page = found.slice(offset, limit)
@@ -139,7 +139,7 @@ def _row(answer: Answer, plan: Plan, start: int | None, group: Mapping[str, obje
     )
 
 
-def _span(answer: Answer, plan: Plan, start: int | None) -> Interval:
+def _span(plan: Plan, start: int | None) -> Interval:
     whole = plan.read or Interval(MIN_INSTANT, MAX_INSTANT)
     if start is None:
         return whole

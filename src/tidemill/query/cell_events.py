@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.formats.conditions import holds
-from tidemill.formats.plan import plan_for
+from tidemill.formats.read_plan import plan_for
 from tidemill.model.errors import StorageError
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.accumulators.histogram import bins_of
@@ -28,10 +28,10 @@ from tidemill.outputs.rollups.observations import coded_text
 from tidemill.outputs.rollups.spec import Metric, spec_for
 from tidemill.outputs.rollups.state_history import Recollection, recollect
 from tidemill.query.cell_states import STATE_TEXTS, StateEntries
-from tidemill.query.declared import TENANT
+from tidemill.query.dimensions import TENANT
 from tidemill.query.heatmap import ends_of
 from tidemill.query.plan import HEATMAP, Plan
-from tidemill.query.raw import RawEvents
+from tidemill.query.raw_events import RawEvents
 from tidemill.query.source import RawRequest
 
 if TYPE_CHECKING:

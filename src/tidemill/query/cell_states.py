@@ -21,7 +21,7 @@ from tidemill.outputs.rollups.observation_runs import histories_of, object_spans
 from tidemill.outputs.rollups.observations import in_order, joined, no_observations
 from tidemill.outputs.rollups.spec import Metric
 from tidemill.outputs.rollups.transitions import Histories, entered_last, histories, transitions_at
-from tidemill.query.declared import FROM, STATE, TENANT, TO, Rows
+from tidemill.query.dimensions import FROM, STATE, TENANT, TO, MetricRows
 from tidemill.storage.bucket_path import size_of
 from tidemill.storage.checksums import read_arrow
 
@@ -41,7 +41,7 @@ class StateEntries:
     """For one state metric: objects in states, or the transitions of one rule."""
 
     metric: Metric
-    rows: Rows
+    rows: MetricRows
     known: Recollection
     plan: Plan
 

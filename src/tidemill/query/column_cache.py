@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidemill.storage.tables.checksums import check_part
+from tidemill.storage.tables.part_checksums import check_part
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.model.errors import QueryError
 from tidemill.model.metrics import Bins
-from tidemill.query.declared import BIN_COUNTS, BINS
+from tidemill.query.dimensions import BIN_COUNTS, BINS
 from tidemill.query.groups import flat, group_numbers
 
 if TYPE_CHECKING:

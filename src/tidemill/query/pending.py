@@ -52,7 +52,7 @@ def _slices(state: Ledger, stream: str) -> Iterator[Pending]:
         if again:
             yield _sent_back(again)
     if totals["failed_slices"]:
-        yield _failed(state.slices(stream, SliceStatus.FAILED))
+        yield _failed(state.slices(stream, SliceStatus.FAILED), stream)
 
 
 def _landed(entries: Sequence[SliceEntry]) -> Pending:
@@ -81,7 +81,7 @@ def _sent_back(entries: Sequence[SliceEntry]) -> Pending:
     )
 
 
-def _failed(entries: Sequence[SliceEntry]) -> Pending:
+def _failed(entries: Sequence[SliceEntry], stream: str) -> Pending:
     size = sum(entry.slice.size for entry in entries)
     tries = [entry.tried_next for entry in entries if entry.tried_next is not None]
     tried = f"the next try is at {format_instant(min(tries))}, or with" if tries else "once it is fixed, use"
@@ -90,8 +90,9 @@ def _failed(entries: Sequence[SliceEntry]) -> Pending:
         count=len(entries),
         bytes=size,
         detail=f"{_many(entries)} ({size:,} bytes) could not be read",
-        remedy=f"`tidemill ledger --status failed` says why; {tried} `tidemill retry`, "
-        "or take it out with `tidemill retract`",
+        remedy=f"`tidemill ledger {stream} --status failed` says why; {tried} "
+        f"`tidemill retry {stream} --slices`, "
+        f"or take {_them(entries)} out with `tidemill retract {entries[0].id[:12]} --reason …`",
         start=_start(entries),
     )
 

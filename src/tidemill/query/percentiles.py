@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from tidemill.model.metrics import Bins
-from tidemill.query.declared import BIN_COUNTS, BINS
+from tidemill.query.dimensions import BIN_COUNTS, BINS
 from tidemill.query.groups import flat, group_numbers
 from tidemill.query.ratio import DIGITS, decimals, ratio
 

@@ -17,19 +17,18 @@ from tidemill.model.names import PSEUDO_DIMENSIONS
 from tidemill.model.time import DAY, MAX_INSTANT, MIN_INSTANT, Interval, format_duration
 from tidemill.model.zones import zone_named
 from tidemill.query.as_of import Past
-from tidemill.query.calendar import CalendarStep
-from tidemill.query.calendar import edges as edges_of
-from tidemill.query.declared import (
+from tidemill.query.cell_grid import CalendarStep, CellGrid, cells_between, cells_over
+from tidemill.query.cell_grid import edges as edges_of
+from tidemill.query.dimensions import (
     FROM_STATE,
     IN_STATE,
     TENANT,
     TO_STATE,
     DeclaredDimension,
-    Rows,
+    MetricRows,
     dimensions_of,
     state_dimensions,
 )
-from tidemill.query.grid import CellGrid, cells_between, cells_over
 from tidemill.query.language.ast import (
     WEEKDAYS,
     Binary,
@@ -48,7 +47,7 @@ from tidemill.query.language.ast import (
     values_in,
     values_in_having,
 )
-from tidemill.query.language.moments import instant_of, span_of
+from tidemill.query.language.time_clauses import instant_of, span_of
 from tidemill.query.values import ValueColumn, ValuePart, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class Plan:
     format: Format
     tenant: str | None
     parts: tuple[ValuePart, ...]  # what is folded for the columns, each once
-    rows: tuple[Rows, ...]  # that they are folded over, each once
+    rows: tuple[MetricRows, ...]  # that they are folded over, each once
     past: Past | None = None  # the stream as it was then, read from raw; None: as it is now
 
     @property
@@ -116,7 +115,7 @@ class Plan:
         return self.interval is not None or self.grid is not None
 
     @property
-    def states(self) -> Rows | None:
+    def states(self) -> MetricRows | None:
         """The rows that change the number of objects in a state, if that is selected."""
         return next((rows for rows in self.rows if rows.in_state), None)
 
@@ -384,7 +383,7 @@ def _check_names(
         seen.add(name)
 
 
-def _filter(query: Query, rows: tuple[Rows, ...], stream: Stream) -> Condition | None:
+def _filter(query: Query, rows: tuple[MetricRows, ...], stream: Stream) -> Condition | None:
     if query.filter is not None and any(each.in_state or each.rule is not None for each in rows):
         raise QueryError(
             "FILTER chooses events, and states and transitions are of objects",

@@ -14,9 +14,9 @@ from tidemill.query.answer import Answer, Engine, Explanation
 from tidemill.query.as_of import Past
 from tidemill.query.language.ast import Moment, Query
 from tidemill.query.language.document import Document, query_from
-from tidemill.query.language.moments import instant_of
 from tidemill.query.language.parse import parse, pointed
-from tidemill.query.language.written import text_of
+from tidemill.query.language.time_clauses import instant_of
+from tidemill.query.language.unparse import text_of
 from tidemill.query.plan import Plan, declared_stream, make_plan
 from tidemill.query.run import PlanReader, Runner
 from tidemill.query.source import Source

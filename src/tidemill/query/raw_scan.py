@@ -6,10 +6,12 @@ part has no column for a field. It only reads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,20 +21,22 @@ import pyarrow.parquet as pq
 from tidemill.engine.session import default_cores
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import one
-from tidemill.formats.declared import RawColumns
+from tidemill.formats.declared_columns import RawColumns
 from tidemill.formats.payload_columns import Columns
 from tidemill.model.conditions.ast import Condition, paths_in
 from tidemill.outputs.index.entries import metadata_of
-from tidemill.query.search.by_columns import ColumnFilter, column_filter
-from tidemill.query.search.finding import holds
+from tidemill.query.search.column_filter import ColumnFilter, column_filter
+from tidemill.query.search.kernel import holds
 from tidemill.query.source import RawRequest
-from tidemill.raw.columns import PartColumns
-from tidemill.raw.footers import declared_in
-from tidemill.raw.payloads import PAYLOAD, PartPayloads
+from tidemill.raw.footers import declared_with
+from tidemill.raw.part_columns import PartColumns
+from tidemill.raw.part_payloads import PAYLOAD, PartPayloads
 from tidemill.storage.tables.parts import open_part
 
 _TOGETHER: Final = 4  # row groups that are read at once
+_AHEAD: Final = 2  # units of work for each core that are being read, or wait for the caller
 _Unit = tuple[str, Sequence[int]]  # a part, and some of its row groups
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +55,29 @@ class RawScan:
     fields: Columns  # the fields to read of each event
     columns: Sequence[str]  # of raw, beside them
     payload: bool = False  # whether to read payloads, as they were sent
+    coded: bool = False  # whether tenants and fields of strings are dictionary-encoded
 
-    def rows(self, paths: Sequence[str]) -> Iterator[FoundRows]:
-        """The events of the parts, a row group at a time; as many at once as there are cores."""
+    def rows(self, paths: Sequence[str], made: Callable[[FoundRows], Made]) -> Iterator[Made]:
+        """What is made of the events of the parts, a few row groups at a time. They are read and made by as
+        many threads as there are cores, and the next ones while the caller uses these."""
+
+        def work(unit: _Unit) -> Made | None:
+            found = self._read(unit)
+            return made(found) if found is not None else None
+
         units = [unit for path in paths for unit in self._units(path)]
         at_once = default_cores()
         if len(units) == 1 or at_once == 1:
-            found = (self._read(unit) for unit in units)
-            yield from (each for each in found if each is not None)
+            yield from (each for unit in units if (each := work(unit)) is not None)
             return
         with ThreadPoolExecutor(at_once) as pool:
-            for start in range(0, len(units), at_once):
-                for each in pool.map(self._read, units[start : start + at_once]):
-                    if each is not None:
-                        yield each
+            left = iter(units)
+            reading = deque(pool.submit(work, unit) for unit in islice(left, _AHEAD * at_once))
+            while reading:
+                found = reading.popleft().result()
+                reading.extend(pool.submit(work, unit) for unit in islice(left, 1))
+                if found is not None:
+                    yield found
 
     def _units(self, path: str) -> Iterator[_Unit]:
         """Row groups that can hold an event of the spans and the tenant, a few together."""
@@ -91,8 +104,11 @@ class RawScan:
     def _read(self, unit: _Unit) -> FoundRows | None:
         path, groups = unit
         condition = self.request.filter
-        with open_part(path, metadata=metadata_of(path)) as file:
-            declared = declared_in(file, path)
+        metadata = metadata_of(path)
+        declared = declared_with(metadata, path)
+        fields = PartColumns(self.fields, declared)
+        coded = ["tenant", *fields.texts] if self.coded else []
+        with open_part(path, coded, metadata=metadata) as file:
             by_columns = column_filter(condition, declared, file) if condition is not None else None
             if by_columns is not None:
                 groups = [group for group in groups if by_columns.may_match(group)]
@@ -103,7 +119,6 @@ class RawScan:
                 chosen = _passing(condition, by_columns, declared, file, groups, chosen)
             if not chosen.any():
                 return None
-            fields = PartColumns(self.fields, declared)
             payloads = PartPayloads(declared)
             names = [*self.columns, *fields.names, *(payloads.names if self.payload else ())]
             table = file.read_row_groups(groups, list(dict.fromkeys(names)), use_threads=False)
@@ -112,9 +127,20 @@ class RawScan:
             table = payloads.put_back(table).select([*self.columns, PAYLOAD])
         return FoundRows(table, fields)
 
+    def _are_inside(self, metadata: pq.FileMetaData, groups: Sequence[int]) -> bool:
+        """Whether the statistics say that all events of these row groups are in one of the spans."""
+        (position,) = _positions(metadata, ("event_time",))
+        times = [metadata.row_group(group).column(position).statistics for group in groups]
+        if not all(time is not None and time.has_min_max for time in times):
+            return False
+        first, last = min(time.min_raw for time in times), max(time.max_raw for time in times)
+        return any(span.start <= first and last < span.end for span in self.request.spans)
+
     def _narrow(self, file: pq.ParquetFile, groups: Sequence[int]) -> Mask:
         """The rows of the spans and the tenant that had arrived by then."""
         request = self.request
+        if request.tenant is None and request.past is None and self._are_inside(file.metadata, groups):
+            return np.ones(sum(file.metadata.row_group(group).num_rows for group in groups), np.bool_)
         names = ["event_time"]
         names += ["tenant"] if request.tenant is not None else []
         names += ["arrival", "slice"] if request.past is not None else []

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from tidemill.model.completeness import Arrivals, completeness
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.time import Interval
-from tidemill.query import sql
+from tidemill.query import plan_sql
 from tidemill.query.answer import Answer, Engine, Explanation
-from tidemill.query.carry import LastValues, values_before
+from tidemill.query.answer_table import AggregatedRows, shaped, values_of
+from tidemill.query.cell_grid import overlapped
 from tidemill.query.column_cache import KeptColumns
 from tidemill.query.cover import RAW, outward
-from tidemill.query.grid import overlapped
+from tidemill.query.last_values import LastValues, values_before
 from tidemill.query.plan import Plan, with_cells_of
-from tidemill.query.reading import QueryReading, reading_of, without_raw
-from tidemill.query.shape import AggregatedRows, shaped, values_of
+from tidemill.query.read_plan import QueryReading, reading_of, without_raw
 from tidemill.query.source import Files, RawRequest, RawRows, Scans, Source, literal_path, scans_of
-from tidemill.storage.tables.checksums import checked
+from tidemill.storage.tables.part_checksums import checked
 
 if TYPE_CHECKING:
     import duckdb
@@ -40,7 +40,7 @@ _TOTALS: Final = "stood"
 
 
 class PlanReader(Protocol):
-    """An engine that folds rows as `tidemill.query.sql` says."""
+    """An engine that folds rows as `tidemill.query.plan_sql` says."""
 
     @property
     def engine(self) -> Engine: ...
@@ -126,7 +126,7 @@ class Runner:
         reading = reading_of(plan, source.available)
         body = Scans(scans_of(reading.cover, source))
         earlier = Scans(scans_of(reading.opening, source))
-        statement = sql.aggregate(plan, body)
+        statement = plan_sql.aggregate(plan, body)
         files = [name for name in statement.parameters if name.startswith("files_")]
         for name in files:
             del statement.parameters[name]
@@ -203,29 +203,29 @@ class DuckReader:
 
     def hits(self, plan: Plan, scans: Scans) -> pa.Table:
         if self._columns is not None and self._columns.is_used:
-            from tidemill.query.fold import can_fold, folded
+            from tidemill.query.arrow_fold import can_fold, folded
 
             found = folded(plan, scans, self._columns) if can_fold(plan, scans) else None
             if found is not None:
                 return found
-        return _table(self._cursor, sql.aggregate(plan, self._ready(scans)))
+        return _table(self._cursor, plan_sql.aggregate(plan, self._ready(scans)))
 
     def bins(self, plan: Plan, scans: Scans) -> pa.Table:
         """As lists, which callers merge faster, if they are not too many to hold."""
-        return _table(self._cursor, sql.bins(plan, self._ready(scans), merged=scans.rows > MAX_LISTS))
+        return _table(self._cursor, plan_sql.bins(plan, self._ready(scans), merged=scans.rows > MAX_LISTS))
 
     def opening(self, plan: Plan, scans: Scans) -> pa.Table:
-        return _table(self._cursor, sql.opening(plan, self._ready(scans)))
+        return _table(self._cursor, plan_sql.opening(plan, self._ready(scans)))
 
     def extent(self, plan: Plan, scans: Scans) -> tuple[int | None, int | None]:
-        statement = sql.data_span(plan, self._ready(scans))
+        statement = plan_sql.data_span(plan, self._ready(scans))
         found = self._cursor.execute(statement.text, statement.parameters).fetchone()
         return found or (None, None)
 
     def _ready(self, scans: Scans) -> Scans:
         """With escaped paths, and the rows of raw registered."""
         if scans.raw is not None:
-            self._cursor.register(sql.RAW_VIEW, scans.raw)
+            self._cursor.register(plan_sql.RAW_VIEW, scans.raw)
         files = [Files(_literal(checked(scan.files.paths)), scan.files.rows) for scan in scans.levels]
         levels = [replace(scan, files=each) for scan, each in zip(scans.levels, files, strict=True)]
         return Scans(tuple(levels), scans.raw)
@@ -235,7 +235,7 @@ def _literal(paths: Sequence[str]) -> list[str]:
     return [literal_path(path) for path in paths]
 
 
-def _table(cursor: duckdb.DuckDBPyConnection, statement: sql.Statement) -> pa.Table:
+def _table(cursor: duckdb.DuckDBPyConnection, statement: plan_sql.PlanStatement) -> pa.Table:
     return cursor.execute(statement.text, statement.parameters).to_arrow_table()
 
 
@@ -298,15 +298,23 @@ def _level(plan: Plan, reading: QueryReading) -> str:
 def _data(reads: PlanReader, plan: Plan, hits: pa.Table, scans: Scans) -> Interval | None:
     """From the first to the end of the last bucket; read separately only if necessary."""
     if plan.where is None:
-        import pyarrow.compute as pc
-
-        first, last = pc.min(hits.column("first")).as_py(), pc.max(hits.column("until")).as_py()
+        first, last = _ends(hits)
     else:
         first, last = reads.extent(plan, scans)
     if first is None or last is None:
         return None
     read = plan.read
     return Interval(first, last if read is None else min(last, read.end))
+
+
+def _ends(hits: pa.Table) -> tuple[int | None, int | None]:
+    """The first and the last instant of the rows found; None without any. By NumPy: to load
+    `pyarrow.compute` would take longer than most queries."""
+    firsts, untils = hits.column("first"), hits.column("until")
+    if firsts.null_count == len(firsts):  # a total has one row, even of nothing
+        return None, None
+    assert not firsts.null_count + untils.null_count, "rows have a start and an end"
+    return int(firsts.to_numpy().min()), int(untils.to_numpy().max())
 
 
 def _cells_to_fill(plan: Plan, data: Interval | None) -> Sequence[int] | None:
@@ -334,7 +342,7 @@ def _gaps(
     `before`: what is known of the time before the span, by group."""
     import pyarrow as pa
 
-    keys = sql.group_columns(plan)
+    keys = plan_sql.group_columns(plan)
     if cells is None and not (not plan.is_bucketed and before and keys):
         return None
     if cells is not None and not cells:
@@ -352,4 +360,4 @@ def _gaps(
     cursor.register(_HITS, hits)
     if earlier is not None:
         cursor.register(_TOTALS, earlier)
-    return _table(cursor, sql.missing(plan, _HITS, _TOTALS if earlier is not None else None, cells))
+    return _table(cursor, plan_sql.missing(plan, _HITS, _TOTALS if earlier is not None else None, cells))

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidemill.ingest.declarations import Declaration
-from tidemill.ingest.expiries import RAW
-from tidemill.ingest.retractions import RetractionLog
-from tidemill.model.completeness import Arrivals, Available, Outdated
+from tidemill.ingest.declaration_log import Declaration
+from tidemill.ingest.expiry_log import RAW
+from tidemill.ingest.retraction_log import RetractionLog
+from tidemill.model.completeness import Arrivals, Available, Outdated, Pending
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.metrics import DeclaredMetric
 from tidemill.model.names import ROLLUPS
@@ -26,11 +26,14 @@ from tidemill.storage.state.faults import faults_of, named
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidemill.config import Stream
     from tidemill.ingest.warehouse import Warehouse
+    from tidemill.model.streaming import WindowSpec
     from tidemill.query import Answer, Explanation, Querier
     from tidemill.query.cell import Cell
     from tidemill.query.language.ast import Moment
     from tidemill.query.source import Source
+    from tidemill.storage.state.protocol import State
     from tidemill.storage.tables.snapshot import Snapshot
 
 # Imports inside functions keep start-up short: an answer from rollups loads neither Numba nor what reads raw.
@@ -44,7 +47,7 @@ def querier_of(warehouse: Warehouse) -> Querier:
     """A querier over the current rollups; Spark is started only if it is needed."""
     from tidemill.query import NoRollups, Querier, Runner, SnapshotSource
     from tidemill.query.column_cache import KeptColumns
-    from tidemill.query.raw import RawEvents
+    from tidemill.query.raw_events import RawEvents
 
     columns = KeptColumns()
 
@@ -129,7 +132,7 @@ def cell(
 def moment_of(as_of: str | int) -> Moment:
     """The argument of `AS OF`, given beside the query."""
     from tidemill.query.language.ast import Now, Since
-    from tidemill.query.language.words import since_of
+    from tidemill.query.language.time_clauses import since_of
 
     if isinstance(as_of, int):
         return as_of
@@ -159,13 +162,29 @@ def arrivals(
         own = _own_rows(warehouse, stream, tenant)
         watermark = own_watermark(declared, own, warehouse.source_of, warehouse.clock())
     found = arrivals_of(state, stream, span, watermark, tiles=tiles, retraction=act, own=own)
-    faults = faults_of(state, stream) if found.pending else ()
+    return replace(found, pending=_as_rounds_go(state, stream, found.pending))
+
+
+def pending_results(warehouse: Warehouse, stream: Stream, spec: WindowSpec) -> tuple[Pending, ...]:
+    """What the results of a streaming window do not include yet."""
+    from tidemill.outputs.windows.reader import results_behind
+
+    state = warehouse.state
+    under_way = RetractionLog(warehouse.root).unfinished(state, stream.name)
+    act = under_way.act if under_way is not None else None
+    found = arrivals_of(state, stream.name, None, None, tiles=False, retraction=act, own={})
+    behind = results_behind(state, stream, spec, warehouse.snapshot("raw", stream.name))
+    return _as_rounds_go(state, stream.name, (*found.pending, *behind))
+
+
+def _as_rounds_go(state: State, stream: str, pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+    """What is pending; while rounds of the stream fail, its remedy is to fix that."""
+    faults = faults_of(state, stream) if pending else ()
     if not faults:
-        return found
+        return pending
     problems = "; ".join(f"{fault.message} ({fault.hint})" for fault in faults)
     remedy = f"The rounds of this stream fail, so nothing changes until that is fixed: {problems}"
-    pending = (replace(one, remedy=remedy) for one in found.pending)
-    return replace(found, pending=tuple(pending))
+    return tuple(replace(one, remedy=remedy) for one in pending)
 
 
 def _own_rows(warehouse: Warehouse, stream: str, tenant: str) -> Mapping[str, OwnRows]:

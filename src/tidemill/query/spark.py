@@ -1,5 +1,5 @@
-"""The same plan on Spark: the rows that `tidemill.query.sql` folds in process, folded by DataFrames. Gives
-the same tables to the last bit; never sends SQL text, and leaves the rest of the answer to others."""
+"""The same plan on Spark: the rows that `tidemill.query.plan_sql` folds in process, folded by DataFrames.
+Gives the same tables to the last bit; never sends SQL text, and leaves the rest of the answer to others."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from operator import and_, or_
 from typing import TYPE_CHECKING, Final
 
 from tidemill.model.conditions.ast import Among, Compare, FieldTest, IsNull, Like, Within
+from tidemill.model.conditions.evaluation import evaluate
 from tidemill.model.conditions.like import lowered, plain_pattern
-from tidemill.model.conditions.truth import evaluate
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS
 from tidemill.model.time import Interval
 from tidemill.query.cover import ALL_TIME
-from tidemill.query.declared import (
+from tidemill.query.dimensions import (
     BIN_COUNTS,
     BINS,
     FROM,
@@ -27,13 +27,13 @@ from tidemill.query.declared import (
     TO,
     DeclaredDimension,
     DeclaredMeasure,
-    Rows,
+    MetricRows,
 )
 from tidemill.query.plan import Plan
+from tidemill.query.plan_sql import FEW, WIDTH, group_columns, key_columns
 from tidemill.query.source import Scan, Scans
-from tidemill.query.sql import FEW, WIDTH, group_columns, key_columns
 from tidemill.query.values import ValuePart
-from tidemill.storage.tables.checksums import checked
+from tidemill.storage.tables.part_checksums import checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +156,7 @@ def _grouped(plan: Plan, rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     if plan.where is not None:
-        rows = rows.where(evaluate(plan.where, lambda test: _test(test, plan.dimensions), _Columns()))
+        rows = rows.where(evaluate(plan.where, lambda test: _test(test, plan.dimensions), _SparkColumns()))
     named = {f"g{i}": f.col(_quoted(group.column)) for i, group in enumerate(plan.groups)}
     return rows.withColumns(named) if named else rows
 
@@ -291,7 +291,7 @@ def _scope(plan: Plan) -> Column:
     return reduce(and_, [reduce(or_, map(_is, plan.rows)), *_tenant(plan)])
 
 
-def _is(rows: Rows) -> Column:
+def _is(rows: MetricRows) -> Column:
     from pyspark.sql import functions as f
 
     terms = [f.col("metric") == f.lit(rows.metric)]
@@ -320,7 +320,7 @@ def _within(span: Interval) -> Column:
     return (f.col("bucket") >= start) & (f.col("bucket") < end)
 
 
-class _Columns:
+class _SparkColumns:
     """Spark has the same NOT, AND and OR."""
 
     def negated(self, term: Column) -> Column:

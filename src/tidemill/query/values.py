@@ -15,9 +15,9 @@ from tidemill.model.errors import QueryError
 from tidemill.model.metrics import CHANGE, Bins
 from tidemill.model.suggestions import choices as hint_of
 from tidemill.model.suggestions import closest
-from tidemill.query.declared import DeclaredMeasure, Rows, measures_of
+from tidemill.query.dimensions import DeclaredMeasure, MetricRows, measures_of
 from tidemill.query.language.ast import Expression, Value
-from tidemill.query.language.written import expression_text
+from tidemill.query.language.unparse import expression_text
 
 if TYPE_CHECKING:
     from tidemill.config import Gauge, Histogram, StateMetric, Stream
@@ -70,7 +70,7 @@ class ValuePart:
     """A number that is folded over rows; of a measure unless it counts."""
 
     fold: Fold
-    rows: tuple[Rows, ...]
+    rows: tuple[MetricRows, ...]
     measure: DeclaredMeasure | None = None
 
 
@@ -80,8 +80,8 @@ class ValueColumn:
 
     name: str
     function: Function
-    rows: tuple[Rows, ...]  # for a ratio: those of the numerator,
-    under: tuple[Rows, ...] = ()  # and of the denominator
+    rows: tuple[MetricRows, ...]  # for a ratio: those of the numerator,
+    under: tuple[MetricRows, ...] = ()  # and of the denominator
     measure: DeclaredMeasure | None = None
     quantile: Fraction | None = None
     bins: Bins | None = None  # for a percentile, or for all bins
@@ -176,7 +176,7 @@ def _no_value(value: Value, metric: str, kind: str) -> QueryError:
 
 
 def _of_counter(value: Value, measures: Mapping[str, DeclaredMeasure], metric: str, name: str) -> ValueColumn:
-    function, rows = value.function.text.lower(), (Rows(metric),)
+    function, rows = value.function.text.lower(), (MetricRows(metric),)
     if function in ("count", "count_all", "rate"):
         _refuse_arguments(value)
         return ValueColumn(name, cast(Function, function), rows)
@@ -197,7 +197,7 @@ def _of_value(
     value: Value, stream: Stream, declared: Gauge | Histogram, metric: str, name: str
 ) -> ValueColumn:
     """For a metric that keeps one value: naming it is optional."""
-    function, rows = value.function.text.lower(), (Rows(metric),)
+    function, rows = value.function.text.lower(), (MetricRows(metric),)
     (measure,) = measures_of(stream, declared).values()
     if function == "count_all" or value.star:
         _refuse_arguments(value)
@@ -237,7 +237,7 @@ def _of_state(value: Value, declared: StateMetric, metric: str, name: str) -> Va
     function = value.function.text.lower()
     if function == "states":
         _refuse_arguments(value)
-        return ValueColumn(name, "states", (Rows(metric, in_state=True),))
+        return ValueColumn(name, "states", (MetricRows(metric, in_state=True),))
     if function != "transitions":
         raise _no_value(value, metric, "state")
     rules = [rule.name for rule in declared.rules]
@@ -250,7 +250,7 @@ def _of_state(value: Value, declared: StateMetric, metric: str, name: str) -> Va
     if value.argument is not None and value.argument.text not in rules:
         raise unknown(f"transition rule of metric {metric!r} called", value.argument, rules, "rules")
     rule = value.argument.text if value.argument else CHANGE
-    return ValueColumn(name, "transitions", (Rows(metric, rule=rule),))
+    return ValueColumn(name, "transitions", (MetricRows(metric, rule=rule),))
 
 
 def _ratio_of(value: Value, stream: Stream, name: str) -> ValueColumn:
@@ -273,14 +273,14 @@ def _ratio_of(value: Value, stream: Stream, name: str) -> ValueColumn:
                 position=each.position,
             )
         rule = CHANGE if stream.metrics[metric].kind == "state" else None
-        sides.append((Rows(metric, rule=rule),))
+        sides.append((MetricRows(metric, rule=rule),))
     return ValueColumn(name, "ratio", sides[0], sides[1])
 
 
-def _rows_of_term(term: Term, stream: Stream) -> Rows:
+def _rows_of_term(term: Term, stream: Stream) -> MetricRows:
     if stream.metrics[term.metric].kind != "state":
-        return Rows(term.metric)
-    return Rows(term.metric, rule=term.transition or CHANGE, from_states=term.from_, to_states=term.to)
+        return MetricRows(term.metric)
+    return MetricRows(term.metric, rule=term.transition or CHANGE, from_states=term.from_, to_states=term.to)
 
 
 def _refuse_arguments(value: Value) -> None:

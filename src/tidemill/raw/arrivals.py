@@ -18,14 +18,14 @@ import pyarrow.compute as pc
 
 from tidemill.formats.decode import decode
 from tidemill.formats.key_runs import hash_keys
-from tidemill.formats.plan import ReadPlan, plan_for
 from tidemill.formats.read import read_chunk
+from tidemill.formats.read_plan import ReadPlan, plan_for
 from tidemill.formats.stored_slice import content_bytes
 from tidemill.model.errors import InputError, StorageError
 from tidemill.model.slices import Codec, CountedAs, Format, RecordOutcome, SliceEntry, SliceStatus
 from tidemill.raw.accept.run_files import IdRun, read_run
 from tidemill.raw.footers import declared_in
-from tidemill.raw.payloads import PartPayloads
+from tidemill.raw.part_payloads import PartPayloads
 from tidemill.raw.tables import QUARANTINE, RAW
 from tidemill.storage import layout
 from tidemill.storage.bucket_path import local_copy
@@ -56,7 +56,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class SearchedSlices:
     """Slices that were read again, of those that may hold a duplicate or wait for the gate."""
 
     slices: int = 0
@@ -74,7 +74,7 @@ class EventArrivals:
 
     arrivals: Sequence[Arrival] = ()
     quarantine: pa.Table = field(default_factory=QUARANTINE.empty_table)
-    searched: Searched = field(default_factory=Searched)
+    searched: SearchedSlices = field(default_factory=SearchedSlices)
 
 
 def arrivals_of(
@@ -188,10 +188,10 @@ def _repeated(
     known: set[tuple[str, int]],
     first: int,
     budget: int,
-) -> tuple[list[Arrival], Searched]:
+) -> tuple[list[Arrival], SearchedSlices]:
     """Search slices after the accepting one first: most repeats come soon after it."""
     if stream.gate != "event_id":
-        return [], Searched()
+        return [], SearchedSlices()
     state = warehouse.state
     candidates = [
         *state.slices(stream.name, SliceStatus.ACCEPTED, outcome=CountedAs.DUPLICATE),
@@ -211,7 +211,7 @@ def _repeated(
             decided = entry.status is SliceStatus.ACCEPTED
             outcome = RecordOutcome.DUPLICATE.value if decided else PENDING
             found.append(Arrival(entry, line, tenant, outcome))
-    return found, Searched(slices, len(candidates), size)
+    return found, SearchedSlices(slices, len(candidates), size)
 
 
 def _id_plan(plan: ReadPlan) -> ReadPlan:

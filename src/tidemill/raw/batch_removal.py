@@ -12,11 +12,11 @@ from pathlib import Path
 from tidemill.engine import Engine
 from tidemill.model.slices import SliceEntry, set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
-from tidemill.raw.accept.clocks import all_again, recorded, settled
-from tidemill.raw.compaction.rewrite import RewriteUnit, rewrite
+from tidemill.raw.accept.slice_clocks import all_again, recorded, settled
+from tidemill.raw.compaction.pack_kernel import RewriteUnit, rewrite
 from tidemill.raw.footers import BatchFooter, PackedFooter, StandInFooter, raw_footer
+from tidemill.raw.part_names import batch_of, is_expired_tombstone, write_expired, write_tombstone
 from tidemill.raw.recovered_batches import footers
-from tidemill.raw.standins import batch_of, is_expired_tombstone, write_expired, write_tombstone
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage.files import remove_tree
 from tidemill.storage.state.protocol import ClockState, Progress

@@ -21,19 +21,19 @@ from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import Ints, Mask, Words
 from tidemill.formats.arrow import column_at, one, string_buffers
 from tidemill.formats.columns import strings
-from tidemill.formats.declared import SIZE
+from tidemill.formats.declared_columns import SIZE
 from tidemill.formats.decode import decode
 from tidemill.formats.hashing import SEED_TENANT, hash_bytes, key_lanes
 from tidemill.formats.key_runs import hash_keys, key_ranges
 from tidemill.formats.payload_columns import columns_in, typed
-from tidemill.formats.plan import ReadPlan
 from tidemill.formats.read import read_chunk
+from tidemill.formats.read_plan import ReadPlan
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, Reject, SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT
-from tidemill.raw.columns import payload_sizes
 from tidemill.raw.footers import declared_by, declared_in
-from tidemill.raw.payloads import PartPayloads
+from tidemill.raw.part_columns import payload_sizes
+from tidemill.raw.part_payloads import PartPayloads
 from tidemill.raw.quarantine import REPLAY
 from tidemill.storage.bucket_path import local_copy, warehouse_path
 from tidemill.storage.files import remove_tree
@@ -178,7 +178,7 @@ def compare_columns(path: str) -> Iterator[Difference]:
 
 
 @dataclass(frozen=True, slots=True)
-class SliceCheck:
+class AcceptedSlice:
     """A slice that was accepted, and where its file is."""
 
     path: str
@@ -195,7 +195,7 @@ class CompareUnit:
     plan: ReadPlan
     csv: Csv | None
     json: Json | None
-    checks: Sequence[SliceCheck]
+    checks: Sequence[AcceptedSlice]
     raw: Sequence[str]
     quarantine: Sequence[str]
     keys: str  # the file for the keys of records, accepted and not
@@ -203,12 +203,12 @@ class CompareUnit:
 
 def compare(unit: CompareUnit) -> Iterator[Difference]:
     """A kernel: the differences between rows and the records of their slices."""
-    raw, held = _Rows(unit.raw, _NO_RAW), _Rows(unit.quarantine, _NO_QUARANTINE)
+    raw, held = _StoredRows(unit.raw, _NO_RAW), _StoredRows(unit.quarantine, _NO_QUARANTINE)
     plan = replace(unit.plan, dimensions=(), measures=(), sealed_before=None)
-    keys: list[Keys] = []
+    keys: list[SliceKeys] = []
     for check in unit.checks:
         try:
-            records = _Records.of(unit, plan, check)
+            records = _DecodedRecords.of(unit, plan, check)
         except InputError:
             continue  # its bytes are not those that landed: reported for the slice itself
         compared = _Comparison(check, records, raw.of(check.entry.id), held.of(check.entry.id))
@@ -222,7 +222,7 @@ def compare(unit: CompareUnit) -> Iterator[Difference]:
 Rows = Mapping[str, np.ndarray]  # columns of rows of one slice, by line
 
 
-class _Rows:
+class _StoredRows:
     """The rows of several slices. A slice may have few rows, so columns become arrays once for all slices."""
 
     def __init__(self, paths: Sequence[str], none: pa.Table) -> None:
@@ -258,7 +258,7 @@ _NO_QUARANTINE: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class _Records:
+class _DecodedRecords:
     """The records of a slice as they are read now."""
 
     payload: Words  # of all of them
@@ -270,7 +270,7 @@ class _Records:
     refused: Mapping[int, tuple[str, str | None]]  # line -> reason and tenant
 
     @staticmethod
-    def of(unit: CompareUnit, plan: ReadPlan, check: SliceCheck) -> _Records:
+    def of(unit: CompareUnit, plan: ReadPlan, check: AcceptedSlice) -> _DecodedRecords:
         new = check.entry.slice
         payloads, valid = [np.empty(0, np.uint64)], [_NO_RECORDS]
         refused: dict[int, tuple[str, str | None]] = {}
@@ -293,7 +293,7 @@ class _Records:
                 refused[line + row["row"]] = (row["reason"], row["tenant"])
             line += int(chunk.starts.size)
         lines, time, key, kind, content = (np.concatenate(column) for column in zip(*valid, strict=True))
-        return _Records(np.concatenate(payloads), lines, time, key, kind, content, refused)
+        return _DecodedRecords(np.concatenate(payloads), lines, time, key, kind, content, refused)
 
 
 _NO_RECORDS: Final = (np.empty(0, np.int64),) * 2 + (np.empty(0, np.uint64),) * 3
@@ -315,8 +315,8 @@ def _valid(columns: pa.Table, first_line: int) -> tuple[Ints, Ints, Words, Words
 class _Comparison:
     """One slice: its records and its rows."""
 
-    check: SliceCheck
-    records: _Records
+    check: AcceptedSlice
+    records: _DecodedRecords
     raw: Rows
     held: Rows
 
@@ -420,7 +420,7 @@ class _Comparison:
                 f"{len(missing)} of its records are missing, line {missing[0]} first",
             )
 
-    def keys(self) -> Keys:
+    def keys(self) -> SliceKeys:
         """The keys of accepted records, and of valid records that an accepted one excluded. Records that were
         too old when they arrived are neither."""
         records, lines = self.records, self.records.lines
@@ -430,7 +430,7 @@ class _Comparison:
         if self._held_lines.size:
             conflict = np.isin(lines, self._held_with("outcome", RecordOutcome.CONFLICT.value))
             counted = ~np.isin(lines, self._held_with("reason", Reject.SEALED.value))
-        return Keys(
+        return SliceKeys(
             self._id,
             self.check.quarantined,
             records.key[counted],
@@ -446,7 +446,7 @@ class _Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class SliceKeys:
     """The keys of the valid records of one slice, and the outcome of each."""
 
     slice: str
@@ -458,7 +458,7 @@ class Keys:
     conflict: Mask
 
 
-def _keys_table(found: Sequence[Keys]) -> pa.Table:
+def _keys_table(found: Sequence[SliceKeys]) -> pa.Table:
     sizes = [each.key.size for each in found]
     columns = {
         name: np.concatenate([getattr(each, name) for each in found])
@@ -549,7 +549,7 @@ def differences(
     replayed = any(entry.slice.source == REPLAY for entry in entries)
     since = horizons.get("quarantine", MIN_INSTANT)
     checks = [
-        SliceCheck(
+        AcceptedSlice(
             str(acceptor.warehouse / entry.slice.path),
             entry,
             same_reading=readings.get(entry.batch or "") == acceptor.reading,
@@ -560,15 +560,15 @@ def differences(
     ]
     folder = acceptor.raw.staging("verify")
     try:
-        return _Job(acceptor, checks, folder).run(expired="raw" in horizons)
+        return _CompareJob(acceptor, checks, folder).run(expired="raw" in horizons)
     finally:
         remove_tree(folder)
 
 
 @dataclass(frozen=True)
-class _Job:
+class _CompareJob:
     acceptor: Acceptor
-    checks: Sequence[SliceCheck]
+    checks: Sequence[AcceptedSlice]
     folder: Path
 
     @cached_property
@@ -613,7 +613,7 @@ class _Job:
         return self.acceptor.engine.run(kernel, units, f"verify {kind}", sum(part.size for part in parts))
 
     def _units(self, raw: Sequence[str], quarantine: Sequence[str]) -> Iterator[CompareUnit]:
-        by_bucket: dict[int, list[SliceCheck]] = {}
+        by_bucket: dict[int, list[AcceptedSlice]] = {}
         for check in self.checks:
             by_bucket.setdefault(bucket_of(check.entry.id, self._buckets), []).append(check)
         stream = self.acceptor.stream

@@ -22,8 +22,8 @@ from tidemill.model.slices import set_hash
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.raw.accept.id_runs import SealUnit, seal_keys
 from tidemill.raw.footers import EXPIRED, GonePart, ProgressAt, stand_in_footer
+from tidemill.raw.part_names import TOMBSTONE_BYTES, is_expired_tombstone, is_tombstone, write_expired
 from tidemill.raw.recovered_batches import PartFacts, as_recorded, held_facts
-from tidemill.raw.standins import TOMBSTONE_BYTES, is_expired_tombstone, is_tombstone, write_expired
 from tidemill.storage import layout
 from tidemill.storage.checksums import is_whole
 from tidemill.storage.files import make_folder, storage_errors, sync_folder

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from tidemill.formats.declared import LEFT_OUT, Column, RawColumn, RawColumns
+from tidemill.formats.declared_columns import LEFT_OUT, Column, RawColumn, RawColumns
 from tidemill.model.levels import BASE
 from tidemill.model.slices import Repeat
 from tidemill.storage.state.protocol import ClockState, Progress
@@ -423,7 +423,12 @@ def declared_by(footer: Footer) -> RawColumns | None:
 
 def declared_in(file: pq.ParquetFile, path: str) -> RawColumns | None:
     """The declaration of an open part's columns; None if it has none."""
-    return _declared(path, (file.metadata.metadata or {}).get(FOOTER_KEY, b"{}"))
+    return declared_with(file.metadata, path)
+
+
+def declared_with(metadata: pq.FileMetaData, path: str) -> RawColumns | None:
+    """The same, of a part with this metadata."""
+    return _declared(path, (metadata.metadata or {}).get(FOOTER_KEY, b"{}"))
 
 
 @lru_cache(maxsize=4096)

@@ -62,10 +62,10 @@ class Decided:
 def decided(warehouse: Warehouse, receipt: Receipt, *, each: bool = True) -> Decided:
     """The outcome; without `each`, only counts. Thread-safe."""
     with _OPENING:
-        desk = _DESKS.get(warehouse)
-        if desk is None:
-            desk = _DESKS[warehouse] = Outcomes(warehouse)
-    return desk.decided(receipt, each=each)
+        outcomes = _OUTCOMES.get(warehouse)
+        if outcomes is None:
+            outcomes = _OUTCOMES[warehouse] = Outcomes(warehouse)
+    return outcomes.decided(receipt, each=each)
 
 
 class Outcomes:
@@ -161,7 +161,7 @@ class Outcomes:
 
 
 _Key = tuple[str, int, int]  # slice, attempt, decision: only what went through the gate is kept
-_DESKS: Final[WeakKeyDictionary[Warehouse, Outcomes]] = WeakKeyDictionary()
+_OUTCOMES: Final[WeakKeyDictionary[Warehouse, Outcomes]] = WeakKeyDictionary()
 _OPENING: Final = threading.Lock()
 
 

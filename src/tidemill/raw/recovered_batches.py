@@ -192,7 +192,7 @@ def footers(path: str | Path) -> list[BatchFooter]:
 
 
 @dataclass(slots=True)
-class _Found:
+class _BatchInParts:
     """One batch, while its parts are read."""
 
     summaries: dict[str, SliceSummary] = field(default_factory=dict)
@@ -206,11 +206,11 @@ def records_of(
     stream: str, facts: Iterable[PartFacts], raw_version: int, quarantine_version: int
 ) -> dict[str, BatchRecord]:
     """The batches of the parts, by id. All parts of a batch must be among them."""
-    batches: dict[str, _Found] = {}
+    batches: dict[str, _BatchInParts] = {}
     for part in facts:
         footer = part.footer
         assert isinstance(footer, BatchFooter), part.path
-        found = batches.setdefault(footer.batch, _Found())
+        found = batches.setdefault(footer.batch, _BatchInParts())
         found.parts.append(part)
         found.summaries.update({summary.id: summary for summary in footer.slices})
         found.runs.extend(footer.runs)

@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tidemill.ingest.expiries import QUARANTINE
-from tidemill.ingest.retractions import RetractionLine, RetractionLog, line_of
+from tidemill.ingest.expiry_log import QUARANTINE
+from tidemill.ingest.retraction_log import RetractionLine, RetractionLog, line_of
 from tidemill.model.errors import InputError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, format_instant
 from tidemill.raw.accept.catch_up import ensure_runs, rebuild_runs
-from tidemill.raw.accept.clocks import Passing, SliceClocks, recorded
+from tidemill.raw.accept.slice_clocks import Passing, SliceClocks, recorded
 from tidemill.raw.batch_removal import clocks_left, progress_left, quarantined_rows, remove_batches
 from tidemill.raw.expiry import slices_expired
 from tidemill.raw.quarantine import REPLAY
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
-from tidemill.storage.state.fates import after_retraction
 from tidemill.storage.state.protocol import Retraction
+from tidemill.storage.state.slice_rules import after_retraction
 from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemill.formats.declared import RawColumns
+from tidemill.formats.declared_columns import RawColumns
 from tidemill.model.time import format_instant
 from tidemill.raw.footers import declared_by
 from tidemill.storage import layout

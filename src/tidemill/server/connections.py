@@ -35,7 +35,7 @@ _FULL: Final = orjson.dumps(
 )
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """What uvicorn makes for each connection (it asks for a class)."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Connection(HttpToolsProtocol):
     def _make_room(self) -> bool:
         """Close the connection that has been silent between requests, or within headers, for longest."""
         now = self.loop.time()
-        silent = [one for one in self.connections if isinstance(one, Connection) and one.is_silent(now)]
+        silent = [one for one in self.connections if isinstance(one, HttpConnection) and one.is_silent(now)]
         if silent:
             min(silent, key=lambda one: one.since).transport.abort()
         return bool(silent)

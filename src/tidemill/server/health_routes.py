@@ -19,7 +19,7 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemill.ingest.gateway.set_aside import damaged_logs
+from tidemill.ingest.gateway.damaged_logs import damaged_logs
 from tidemill.model.errors import Retry, TidemillError, as_tidemill_error
 from tidemill.model.gateway import Pressure
 from tidemill.model.time import SECOND
@@ -43,13 +43,12 @@ _OK: Final = b'{"status":"ok"}'
 
 
 def router() -> APIRouter:
-    routes = APIRouter(tags=["health"])
+    routes = APIRouter(tags=["health"], default_response_class=Response)
     routes.add_api_route(
         "/healthz",
         _healthz,
         summary="Does the server live?",
         operation_id="healthz",
-        response_class=Response,
         responses=_shown({"status": "ok"}, "It does"),
     )
     routes.add_api_route(
@@ -61,7 +60,6 @@ def router() -> APIRouter:
         "how many streams cannot be worked on, `damage` whether something that was acknowledged is damaged; "
         "then `status` is `degraded`.",
         operation_id="readyz",
-        response_class=Response,
         responses=_shown(dict.fromkeys(("status", *_CHECKS, "streams", "damage"), OK), "It can")
         | responses(503),
     )

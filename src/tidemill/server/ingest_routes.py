@@ -13,23 +13,22 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemill.formats.bodies.decompress import decompressed
-from tidemill.formats.bodies.reading import CLOUD_TYPES, PLAIN_TYPES, media_type, read_body
-from tidemill.ingest.bounds import declared_bounds
+from tidemill.formats.bodies.media_types import CLOUD_TYPES, PLAIN_TYPES, media_type, read_body
+from tidemill.ingest.arguments import declared_bounds
 from tidemill.model.errors import MediaTypeError, NotFoundError
 from tidemill.model.gateway import Entry, Receipt
 from tidemill.model.time import SECOND
 from tidemill.pipeline.documents.gateway import flushed
 from tidemill.pipeline.documents.shapes import dumps
 from tidemill.raw.outcomes import Decided, EventOutcome, Status, decided
-from tidemill.server import shapes
+from tidemill.server import openapi_writes
 from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.callers import admitted, sender_of, service_of
+from tidemill.server.openapi_reads import shown as described
 from tidemill.server.outcome_waits import OutcomeWaiters
 from tidemill.server.parameters import parameters, source_name, switch, waiting_time
 from tidemill.server.problems import document, problem_response, responses
-from tidemill.server.read_shapes import shown as described
-from tidemill.server.request_body import MADE_ANEW, SCANNED, HeldMemory, body, check_spread, taken_apart
+from tidemill.server.request_body import CONVERTED, SCANNED, HeldMemory, check_spread, read_by
 from tidemill.server.service import may_know
 from tidemill.server.slow_senders import admit
 from tidemill.server.tenancy import OF_FLUSHED, only
@@ -54,7 +53,7 @@ _OF_FLUSH: Final = {
     "parameters": [{"name": "stream", "in": "query", "required": False, "schema": {"type": "string"}}]
 }
 # Bytes of a body that are read in the event loop; of a file none are: a small one can be a lot of work.
-_INLINE: Final = {**dict.fromkeys(PLAIN_TYPES, SCANNED), **dict.fromkeys(CLOUD_TYPES, MADE_ANEW)}
+_INLINE: Final = {**dict.fromkeys(PLAIN_TYPES, SCANNED), **dict.fromkeys(CLOUD_TYPES, CONVERTED)}
 _STATUS: Final = {"logged": "durable", "landed": "landed"}  # of acknowledged events
 _GOOD: Final = frozenset({"accepted", "duplicate"})
 _REFUSED: Final = {
@@ -83,14 +82,14 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
         status_code=202,
         response_class=Response,
         responses={
-            200: shapes.shown(
+            200: openapi_writes.shown(
                 "Ingestion", "Waited for: every event is accepted, or was before", located=True
             ),
-            202: shapes.shown("Acknowledged", "Durable", located=True),
-            207: shapes.shown("Ingestion", "Waited for: the outcomes differ", located=True),
+            202: openapi_writes.shown("Acknowledged", "Durable", located=True),
+            207: openapi_writes.shown("Ingestion", "Waited for: the outcomes differ", located=True),
             **responses(400, 404, 408, 409, 413, 415, 422),
         },
-        openapi_extra=shapes.POST_EVENTS,
+        openapi_extra=openapi_writes.POST_EVENTS,
     )
     routes.add_api_route(
         INGESTIONS + "{ingestion}",
@@ -99,8 +98,8 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
         description="For as long as `gateway.receipts` says.",
         operation_id="get_ingestion",
         response_class=Response,
-        responses={200: shapes.shown("Ingestion", "What is known by now"), **responses(404)},
-        openapi_extra=shapes.GET_INGESTION,
+        responses={200: openapi_writes.shown("Ingestion", "What is known by now"), **responses(404)},
+        openapi_extra=openapi_writes.GET_INGESTION,
     )
     routes.add_api_route(
         FLUSH,
@@ -205,16 +204,11 @@ async def _read(
     declared: Interval | None,
 ) -> Submission:
     limits = service.project.gateway.requests
-    content = await body(request, held, limits.body, limits.timeout)
-    encoding = request.headers.get("content-encoding")
 
-    def work() -> Submission:
-        plain = decompressed(content, encoding, limits.body) if encoding is not None else content
-        if plain is not content:
-            held.add(len(plain))
-        return read_body(plain, media, stream, limits, principal.tenant, source, declared)
+    def read(content: bytes) -> Submission:
+        return read_body(content, media, stream, limits, principal.tenant, source, declared)
 
-    return await taken_apart(service, content, encoding, _INLINE.get(media, 0), work)
+    return await read_by(read, service, request, held, inline=_INLINE.get(media, 0))
 
 
 def _refuse_retracted(service: Service, submission: Submission) -> None:

@@ -7,26 +7,33 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 import uvicorn
 import uvloop
 
 from tidemill.config.gateway import is_loopback
-from tidemill.formats.bodies.reading import warm
+from tidemill.formats.bodies import window_limit
+from tidemill.formats.bodies.media_types import warm
+from tidemill.formats.kernels import compiling_reported
 from tidemill.model.errors import ForbiddenError, MachineError
 from tidemill.model.time import SECOND
-from tidemill.server.connections import Connection
+from tidemill.server.connections import HttpConnection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from tidemill.config import Project
     from tidemill.server.service import Service
+
+log = logging.getLogger(__name__)
 
 KEEP_ALIVE: Final = 5  # seconds that a connection may be idle between requests
 GRACE: Final = 10  # seconds that requests have to end when the server stops
@@ -62,11 +69,19 @@ def serve(
             where="gateway.host",
             hint="make one with `tidemill token create`, or listen on 127.0.0.1",
         )
-    warm()
+    _warm(service.project)
     bound = _bound(host, port)
     service.address = host
     with bound, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(app, service, bound, stop, started))
+
+
+def _warm(project: Project) -> None:
+    """Load or compile all that reads bodies and events, so that no request waits for it behind a round."""
+    with compiling_reported(partial(log.info, "compiling for this machine, once after an installation")):
+        warm()
+        for stream in islice(project.streams.values(), 1):
+            window_limit.warm(stream, project.limits)
 
 
 async def _run(
@@ -77,10 +92,10 @@ async def _run(
     started: Callable[[str], None],
 ) -> None:
     requests = service.project.gateway.requests
-    connection = partial(Connection, patience=requests.timeout / SECOND, most=requests.connections)
+    connection = partial(HttpConnection, patience=requests.timeout / SECOND, most=requests.connections)
     config = uvicorn.Config(
         app,
-        http=cast("type[Connection]", connection),
+        http=cast("type[HttpConnection]", connection),
         loop="none",
         ws="none",
         lifespan="off",

@@ -14,7 +14,7 @@ from tidemill.server.tenancy import check_operator
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["health"])
+    routes = APIRouter(tags=["health"], default_response_class=Response)
     readers.service.meter.watch(readers.service.gateway.status)
 
     async def metrics(principal: Reader) -> Response:
@@ -28,7 +28,6 @@ def router(readers: Readers) -> APIRouter:
         metrics,
         summary="Metrics in the text format of Prometheus",
         operation_id="get_metrics",
-        response_class=Response,
         responses={200: {"description": "All of them", "content": content}},
     )
     return routes

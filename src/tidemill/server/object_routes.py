@@ -19,12 +19,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidemill.ingest import arguments
-from tidemill.ingest.bounds import check_bounds, parse_bound
+from tidemill.ingest.arguments import check_bounds, parse_bound
 from tidemill.ingest.landing import Landed
 from tidemill.model.errors import ForbiddenError, InputError, MediaTypeError, NotFoundError
 from tidemill.model.slices import Format
 from tidemill.model.time import Interval, format_instant
-from tidemill.server import shapes
+from tidemill.server import openapi_writes
 from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.callers import admitted, service_of
 from tidemill.server.parameters import source_name
@@ -43,7 +43,7 @@ _HINT: Final = "name a file in one of gateway.objects: a path, or file:///..."
 
 
 def router() -> APIRouter:
-    routes = APIRouter(tags=["events"])
+    routes = APIRouter(tags=["events"], default_response_class=Response)
     routes.add_api_route(
         "/v1/streams/{stream}/slices",
         _post_slice,
@@ -52,13 +52,12 @@ def router() -> APIRouter:
         description="It is copied into the warehouse, and is a slice when the answer comes.",
         operation_id="post_slice",
         status_code=201,
-        response_class=Response,
         responses={
-            200: shapes.shown("Registered", "The same had landed before", located=True),
-            201: shapes.shown("Registered", "It is a slice", located=True),
+            200: openapi_writes.shown("Registered", "The same had landed before", located=True),
+            201: openapi_writes.shown("Registered", "It is a slice", located=True),
             **responses(404, 408, 409, 413, 415),
         },
-        openapi_extra=shapes.POST_SLICE,
+        openapi_extra=openapi_writes.POST_SLICE,
     )
     return routes
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from tidemill.server.openapi_writes import EXAMPLES, SCHEMAS
 from tidemill.server.problems import SCHEMA, responses
-from tidemill.server.shapes import EXAMPLES, SCHEMAS
 
 _OPEN: Final = ("/healthz", "/readyz")
 _ANYWHERE: Final = (400, 431, 500)

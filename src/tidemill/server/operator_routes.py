@@ -19,8 +19,8 @@ from tidemill.raw.quarantine import REASONS
 from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.callers import caller
 from tidemill.server.json_body import body_of, switch, text
+from tidemill.server.openapi_reads import END, SLICE, START, shown, taken
 from tidemill.server.problems import responses
-from tidemill.server.read_shapes import END, SLICE, START, shown, taken
 from tidemill.server.tenancy import check_operator
 
 if TYPE_CHECKING:
@@ -36,11 +36,10 @@ _STEP: Final = {
     "stream": "requests", "start": START, "end": END, "action": "build", "revision": 1, "next_revision": 2,
     "slices": 3, "late": 0, "hash": SLICE, "reason": "rebuild",
 }  # fmt: skip
-_PLAN: Final = {"stream": "requests", "steps": [_STEP], "queued": 1}
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["operating"])
+    routes = APIRouter(tags=["operating"], default_response_class=Response)
     operations = _Operations(readers)
     refused: dict[int | str, dict[str, Any]] = responses(404, 408, 413, 415)
     routes.add_api_route(
@@ -49,7 +48,6 @@ def router(readers: Readers) -> APIRouter:
         methods=["POST"],
         summary="Have windows built again, each as a new revision; with `explain`, the plan alone",
         operation_id="post_rebuild",
-        response_class=Response,
         responses={
             200: shown(
                 "The plan, and how many windows were queued",
@@ -68,7 +66,6 @@ def router(readers: Readers) -> APIRouter:
         methods=["POST"],
         summary="Queue windows that failed again: all, or the one that holds the instant `at`",
         operation_id="post_retry",
-        response_class=Response,
         responses={200: shown("How many were queued", {"stream": "requests", "queued": 1}), **refused},
         openapi_extra=taken({"at": START}, at=_MAYBE),
     )
@@ -78,7 +75,6 @@ def router(readers: Readers) -> APIRouter:
         methods=["POST"],
         summary="Land the records of quarantine again, to be decided again: all, or those of one `reason`",
         operation_id="post_replay",
-        response_class=Response,
         responses={
             200: shown("The slices that they became", {"stream": "requests", "slices": [{"id": SLICE}]}),
             **refused,

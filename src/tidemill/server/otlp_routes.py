@@ -13,7 +13,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tidemill.formats.bodies.decompress import decompressed
 from tidemill.formats.bodies.otlp import (
     OTLP_TYPES,
     Media,
@@ -25,11 +24,11 @@ from tidemill.formats.bodies.otlp import (
     read_otlp,
 )
 from tidemill.model.errors import NotFoundError, TidemillError
-from tidemill.server import shapes
+from tidemill.server import openapi_writes
 from tidemill.server.access.grants import Principal, Scope
 from tidemill.server.callers import admitted, sender_of
 from tidemill.server.problems import refusal
-from tidemill.server.request_body import MADE_ANEW, HeldMemory, body, check_spread, taken_apart
+from tidemill.server.request_body import CONVERTED, HeldMemory, check_spread, read_by
 from tidemill.server.slow_senders import admit
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ _CODES: Final = {  # a google.rpc.Code
 
 
 def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
-    routes = APIRouter(tags=["otlp"])
+    routes = APIRouter(tags=["otlp"], default_response_class=Response)
     signals: tuple[Signal, ...] = ("logs", "traces")
     for signal in signals:
         routes.add_api_route(
@@ -65,9 +64,8 @@ def router(service: Service, acknowledging: Acknowledging) -> APIRouter:
             summary=f"Export {signal} (OTLP/HTTP)",
             description=f"They go to the stream that `gateway.otlp.{signal}` names.",
             operation_id=f"export_{signal}",
-            response_class=Response,
-            responses=shapes.otlp_result(_NAMES[signal]),
-            openapi_extra=shapes.otlp(_NAMES[signal]),
+            responses=openapi_writes.otlp_result(_NAMES[signal]),
+            openapi_extra=openapi_writes.otlp(_NAMES[signal]),
         )
     return routes
 
@@ -124,16 +122,11 @@ async def _read(
     principal: Principal,
 ) -> OtlpRead:
     limits = service.project.gateway.requests
-    content = await body(request, held, limits.body, limits.timeout)
-    encoding = request.headers.get("content-encoding")
 
-    def work() -> OtlpRead:
-        plain = decompressed(content, encoding, limits.body) if encoding is not None else content
-        if plain is not content:
-            held.add(len(plain))
-        return read_otlp(plain, media, signal, stream, limits, principal.tenant, SOURCE)
+    def read(content: bytes) -> OtlpRead:
+        return read_otlp(content, media, signal, stream, limits, principal.tenant, SOURCE)
 
-    return await taken_apart(service, content, encoding, MADE_ANEW, work)
+    return await read_by(read, service, request, held, inline=CONVERTED)
 
 
 def _message(error: TidemillError) -> str:

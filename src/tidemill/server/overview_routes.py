@@ -19,8 +19,8 @@ from tidemill.pipeline.documents import overview as plain
 from tidemill.pipeline.documents.shapes import dumps
 from tidemill.pipeline.overview import TenantRefusals, overview_of, problems_of_all, tenant_overview_of
 from tidemill.server.callers import is_still
+from tidemill.server.openapi_reads import END, START, shown
 from tidemill.server.problems import responses
-from tidemill.server.read_shapes import END, START, shown
 from tidemill.server.reader_threads import Reader, Readers
 from tidemill.server.service import may_know
 from tidemill.server.tenancy import shares
@@ -55,14 +55,13 @@ _OVERVIEW: Final[Mapping[str, object]] = {"now": END, "streams": [_STREAM], "pro
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     overview = _OverviewRoutes(readers)
     routes.add_api_route(
         "/v1/overview",
         overview.overview,
         summary="All streams at a glance: rate, lag, outcomes, queue, freshness, and problems with remedies",
         operation_id="get_overview",
-        response_class=Response,
         responses={200: shown("As it is now", _OVERVIEW)},
     )
     routes.add_api_route(
@@ -70,7 +69,6 @@ def router(readers: Readers) -> APIRouter:
         overview.listen,
         summary="The same as server-sent events, whenever something has changed, at most three a second",
         operation_id="get_overview_events",
-        response_class=Response,
         responses={200: _described(), **responses(404)},
     )
     return routes

@@ -1,16 +1,21 @@
-"""Parameters and headers of a request, checked by hand where speed matters.
+"""Parameters and headers of a request, checked by hand where speed matters; and the cursors of pages.
 
-A value that is not understood is refused with the valid ones, never ignored.
+A value that is not understood is refused with the valid ones, never ignored. A cursor is an offset and no
+secret; one that was changed, or belongs to another list, is refused.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import math
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import parse_qsl
 
+from fastapi import Query
 from starlette.requests import Request
 from starlette.routing import compile_path
 
@@ -24,6 +29,13 @@ if TYPE_CHECKING:
 SOURCE: Final = "http"  # of events whose sender names none
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
 _SWITCH: Final = {"1": True, "0": False, "true": True, "false": False}
+MOST: Final = 1_000
+_LONGEST: Final = 1_000  # characters of a cursor
+
+Limit = Annotated[int, Query(ge=1, le=MOST, description="rows of a page")]
+Cursor = Annotated[
+    str | None, Query(max_length=_LONGEST, description="of the page before; leave it out for the first")
+]
 
 
 def parameters(request: Request) -> Mapping[str, str]:
@@ -123,3 +135,27 @@ def _preferred(request: Request, most: float) -> float | None:
             if math.isfinite(seconds) and seconds >= 0:
                 return min(seconds, most)
     return None
+
+
+def cursor_of(of: str, *position: int | str) -> str:
+    """The cursor after a position of the list `of`."""
+    return base64.urlsafe_b64encode(json.dumps([of, *position], separators=(",", ":")).encode()).decode()
+
+
+def position_of(of: str, cursor: str, *kinds: type) -> tuple[int | str, ...]:
+    """The position of a cursor of the list `of`, with values of these kinds."""
+    try:
+        values = json.loads(base64.urlsafe_b64decode(cursor.encode("ascii")))
+    except (ValueError, RecursionError, binascii.Error):
+        values = None
+    if (
+        not isinstance(values, list)
+        or len(values) != len(kinds) + 1
+        or values[0] != of
+        or any(type(value) is not kind for value, kind in zip(values[1:], kinds, strict=True))
+        or any(isinstance(value, int) and abs(value) >= 1 << 63 for value in values)
+    ):
+        raise InputError(
+            "this is no cursor of this list", where="cursor", hint="leave it out to begin with the first page"
+        )
+    return tuple(values[1:])

@@ -16,9 +16,9 @@ from tidemill.model.time import from_datetime, since_when
 from tidemill.pipeline.documents import shapes
 from tidemill.pipeline.documents.event_time import late
 from tidemill.raw.tail import late_rows, late_totals
-from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
+from tidemill.server.openapi_reads import CURSOR, END, SLICE, START, shown
+from tidemill.server.parameters import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
-from tidemill.server.read_shapes import CURSOR, END, SLICE, START, shown
 from tidemill.server.reader_threads import Reader, Readers
 from tidemill.server.tenancy import NOT_OF_LATE_ROW, NOT_OF_ROW, tenant_for, without
 
@@ -62,14 +62,13 @@ _LATE_ROW: Final[Mapping[str, object]] = {
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     handlers = _QuarantineRoutes(readers)
     routes.add_api_route(
         "/v1/streams/{stream}/quarantine",
         handlers.quarantine,
         summary="Records that were not accepted, verbatim, with the reason; the newest arrival first",
         operation_id="get_quarantine",
-        response_class=Response,
         responses={
             200: shown(
                 "A page",
@@ -84,7 +83,6 @@ def router(readers: Readers) -> APIRouter:
         handlers.late,
         summary="Accepted rows that came late, and what each window did with them; the newest slice first",
         operation_id="get_late",
-        response_class=Response,
         responses={
             200: shown(
                 "A page",

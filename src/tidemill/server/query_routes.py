@@ -21,12 +21,12 @@ from tidemill.pipeline.documents import shapes
 from tidemill.query import Answer, Explanation
 from tidemill.query.language.document import query_from, search_from
 from tidemill.query.language.parse import parse, parse_search
-from tidemill.query.search.searching import SearchPlan
+from tidemill.query.search.search import SearchPlan
 from tidemill.server import tenancy
 from tidemill.server.json_body import body_of, loaded, question, switch, text, wrong
-from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
+from tidemill.server.openapi_reads import CURSOR, END, SLICE, START, shown, taken
+from tidemill.server.parameters import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
-from tidemill.server.read_shapes import CURSOR, END, SLICE, START, shown, taken
 from tidemill.server.reader_threads import Reader, Readers
 from tidemill.storage.writers import arrow_file
 
@@ -123,7 +123,7 @@ _QUESTION: Final = {"type": ["string", "object"], "description": "the text, or a
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     handlers = _QueryRoutes(readers)
     posted = responses(408, 413, 415)
     _add_queries(routes, handlers, posted)
@@ -145,7 +145,6 @@ def _add_queries(routes: APIRouter, handlers: _QueryRoutes, posted: Responses) -
         handlers.get_query,
         summary="Ask the rollups",
         operation_id="get_query",
-        response_class=Response,
         responses=answered | {200: with_file(answered[200])},
     )
     routes.add_api_route(
@@ -154,7 +153,6 @@ def _add_queries(routes: APIRouter, handlers: _QueryRoutes, posted: Responses) -
         methods=["POST"],
         summary="Ask the rollups",
         operation_id="post_query",
-        response_class=Response,
         responses={**answered, **posted},
         openapi_extra=taken(
             {"query": _TEXT},
@@ -171,7 +169,6 @@ def _add_queries(routes: APIRouter, handlers: _QueryRoutes, posted: Responses) -
         handlers.get_cell,
         summary="What one row of an answer is made of: pieces, tiles, slices, and its events page by page",
         operation_id="get_query_cell",
-        response_class=Response,
         responses={
             200: shown(
                 "The cell, with a page of its events",
@@ -197,7 +194,6 @@ def _add_searches(routes: APIRouter, handlers: _QueryRoutes, posted: Responses) 
         handlers.get_search,
         summary="Find accepted events by what they hold",
         operation_id="get_search",
-        response_class=Response,
         responses=found,
     )
     routes.add_api_route(
@@ -206,7 +202,6 @@ def _add_searches(routes: APIRouter, handlers: _QueryRoutes, posted: Responses) 
         methods=["POST"],
         summary="Find accepted events by what they hold",
         operation_id="post_search",
-        response_class=Response,
         responses={**found, **posted},
         openapi_extra=taken(
             {"search": _SEARCH, "total": True},
@@ -312,8 +307,7 @@ class _QueryRoutes:
         strict: bool,
         as_of: str | None,
     ) -> Document:
-        declared = self._readers.stream(_stream_of(query), principal)
-        found = self._found(principal, declared, query, tenants, strict=strict, as_of=as_of)
+        declared, found = self._found(principal, query, tenants, strict=strict, as_of=as_of)
         if isinstance(found, Explanation):
             explained = shapes.explanation(found)
             return tenancy.without(explained, tenancy.NOT_OF_EXPLANATION, declared, principal)
@@ -330,8 +324,7 @@ class _QueryRoutes:
         as_of: str | None,
     ) -> bytes:
         """The rows as an Arrow file, with the rest of the answer in its metadata."""
-        declared = self._readers.stream(_stream_of(query), principal)
-        found = self._found(principal, declared, query, tenants, strict=strict, as_of=as_of)
+        declared, found = self._found(principal, query, tenants, strict=strict, as_of=as_of)
         if isinstance(found, Explanation):
             raise InputError("an explanation has no rows", where="format", hint="leave format out")
         visible = tenancy.past_for(shapes.answer(found), declared, principal)
@@ -346,17 +339,17 @@ class _QueryRoutes:
     def _found(
         self,
         principal: Principal,
-        declared: Stream,
         query: str | Document,
         tenants: tenancy.TenantRule,
         *,
         strict: bool,
         as_of: str | None,
-    ) -> Answer | Explanation:
-        """The answer as the caller may see it."""
+    ) -> tuple[Stream, Answer | Explanation]:
+        """The stream, and the answer as the caller may see it."""
+        declared = self._readers.stream(_stream_of(query), principal)
         found = self._mill.ask(query, **tenants, as_of=as_of)
         if isinstance(found, Explanation):
-            return tenancy.for_tenant(found, declared, principal)
+            return declared, tenancy.for_tenant(found, declared, principal)
         found = tenancy.for_tenant(found, declared, principal)
         if strict:
             found.completeness.check()
@@ -365,7 +358,7 @@ class _QueryRoutes:
                 f"the answer has {found.table.num_rows:,} rows, and here it can have {MOST_ROWS:,}",
                 hint="use LIMIT, a longer INTERVAL, a shorter span or fewer groups",
             )
-        return found
+        return declared, found
 
     # -- searches
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, Self, TypeVar
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from tidemill.formats.bodies import window_limit
+from tidemill.formats.bodies.decompress import decompressed
 from tidemill.model.errors import InputError, OverloadedError, TooLargeError
 from tidemill.model.time import SECOND
 from tidemill.server.callers import service_of
@@ -25,14 +27,12 @@ if TYPE_CHECKING:
     from tidemill.model.gateway import Submission
     from tidemill.server.service import Service
 
-# Imports inside functions keep start-up short: only a large request needs what reads events.
-
 COMPONENT: Final = "requests"  # component of the memory
 LONGEST: Final = 10  # a whole body may take so many times the longest pause between two pieces
 SCANNED: Final = 256 * 1024  # bytes that a compiled pass may process in the event loop
-MADE_ANEW: Final = 8 * 1024  # … and bytes of formats whose events are converted one by one
+CONVERTED: Final = 8 * 1024  # … and bytes of formats whose events are converted one by one
 UNPACKED: Final = 32  # how much larger a compressed body may well be
-_Made = TypeVar("_Made")
+_Read = TypeVar("_Read")
 
 
 class HeldMemory:
@@ -156,18 +156,26 @@ async def check_spread(service: Service, stream: Stream, submission: Submission)
     most = service.project.gateway.requests.spread
     if submission.records <= most:
         return
-    from tidemill.formats.bodies import spread  # loaded when it is needed
-
     limits, now = service.project.limits, service.clock()
-    check = partial(spread.check_spread, submission, stream, limits, most, now)
+    check = partial(window_limit.check_spread, submission, stream, limits, most, now)
     await asyncio.get_running_loop().run_in_executor(service.parsers, check)
 
 
-async def taken_apart(
-    service: Service, content: bytes, encoding: str | None, inline: int, work: Callable[[], _Made]
-) -> _Made:
-    """The result of `work` on `content`: computed here if there are at most `inline` bytes, otherwise in one
-    of the few threads for bodies."""
+async def read_by(
+    read: Callable[[bytes], _Read], service: Service, request: Request, held: HeldMemory, *, inline: int
+) -> _Read:
+    """What `read` makes of the body, decompressed: here if it has at most `inline` bytes, otherwise in one of
+    the few threads for bodies."""
+    limits = service.project.gateway.requests
+    content = await body(request, held, limits.body, limits.timeout)
+    encoding = request.headers.get("content-encoding")
+
+    def work() -> _Read:
+        plain = decompressed(content, encoding, limits.body) if encoding is not None else content
+        if plain is not content:
+            held.add(len(plain))
+        return read(plain)
+
     packed = encoding is not None and encoding != "identity"
     if len(content) * (UNPACKED if packed else 1) <= inline:
         return work()

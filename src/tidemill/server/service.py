@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.config.gateway import is_loopback
 from tidemill.model.errors import NotFoundError
-from tidemill.server.access.seals import Seals
+from tidemill.server.access.cursor_encryption import Seals
 
 if TYPE_CHECKING:
     from tidemill.config import Project, Stream

@@ -17,12 +17,12 @@ from starlette.responses import Response
 from tidemill.model.errors import InputError, OverloadedError, QueryError
 from tidemill.pipeline.documents import sql as plain
 from tidemill.pipeline.documents.shapes import dumps
-from tidemill.query.plain_sql.checking import MOST_LETTERS
+from tidemill.query.plain_sql.statement_check import MOST_LETTERS
 from tidemill.server import tenancy
 from tidemill.server.json_body import body_of, switch, text
+from tidemill.server.openapi_reads import shown, taken
 from tidemill.server.problems import responses
 from tidemill.server.query_routes import COMPLETE, AllTenants, Strict, Tenant
-from tidemill.server.read_shapes import shown, taken
 from tidemill.server.reader_threads import JSON, Reader, Readers
 from tidemill.server.window_routes import MEDIA as FILES
 from tidemill.storage.writers import written_pieces
@@ -49,7 +49,7 @@ _SWITCH: Final = {"type": "boolean"}
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     sql = _SqlRoutes(readers)
     answered: dict[int | str, dict[str, Any]] = {200: _answered(), **responses(403, 404, 429, strict=True)}
     routes.add_api_route(
@@ -57,7 +57,6 @@ def router(readers: Readers) -> APIRouter:
         sql.get_sql,
         summary="Run one SQL statement; without one, list the views",
         operation_id="get_sql",
-        response_class=Response,
         responses=answered,
     )
     routes.add_api_route(
@@ -66,7 +65,6 @@ def router(readers: Readers) -> APIRouter:
         methods=["POST"],
         summary="Run one SQL statement",
         operation_id="post_sql",
-        response_class=Response,
         responses={**answered, **responses(408, 413, 415)},
         openapi_extra=taken(
             {"sql": _TEXT, "all_tenants": True},
@@ -149,7 +147,7 @@ class _SqlRoutes:
             )
         if to == "json":
             return Response(await self._readers.run(lambda: self._rows(ask)), media_type=JSON)
-        made = _File(self._free)
+        made = _SqlFile(self._free)
         try:
             answer = await self._readers.run(lambda: made.open(ask()))
         except BaseException:
@@ -179,7 +177,7 @@ def _document(answer: SqlAnswer) -> Document:
     return plain.answer(answer)
 
 
-class _File:
+class _SqlFile:
     """An answer that is sent as a file; when it is sent, another statement may run."""
 
     def __init__(self, free: threading.BoundedSemaphore) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.ingest.gateway.gateway import Gateway
-from tidemill.ingest.gateway.taking_up import TakenUp, take_up
+from tidemill.ingest.gateway.log_recovery import TakenUp, take_up
 from tidemill.model.gateway import WindowOutput
 from tidemill.pipeline.reports import TickReport
 from tidemill.server import listener

@@ -49,7 +49,7 @@ EventAt = tuple[int, Mapping[str, object]]  # its offset, and the event
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     handlers = _EventRoutes(readers)
     routes.add_api_route(
         "/v1/events",
@@ -62,7 +62,6 @@ def router(readers: Readers) -> APIRouter:
             "The stream begins with the id to continue from; a comment every 15 seconds keeps it alive."
         ),
         operation_id="get_events",
-        response_class=Response,
         responses={200: _described(), **responses(404)},
     )
     return routes

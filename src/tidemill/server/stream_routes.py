@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from tidemill.ingest.health import ingest_health
+from tidemill.ingest.gateway.status import ingest_health
 from tidemill.model.errors import NotFoundError
 from tidemill.model.slices import CountedAs, Reject, SliceStatus
 from tidemill.model.time import format_instant, since_when
@@ -21,9 +21,9 @@ from tidemill.pipeline.documents.gateway import status as gateway_status
 from tidemill.pipeline.documents.scrub import scrub_status
 from tidemill.pipeline.documents.windows import touched
 from tidemill.query.catalog import catalog
-from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
+from tidemill.server.openapi_reads import CURSOR, END, SLICE, START, STREAM, shown
+from tidemill.server.parameters import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
-from tidemill.server.read_shapes import CURSOR, END, SLICE, START, STREAM, shown
 from tidemill.server.reader_threads import Reader, Readers
 from tidemill.server.service import may_know
 from tidemill.server.tenancy import (
@@ -82,7 +82,7 @@ _MANIFEST: Final = {
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     handlers = _StreamRoutes(readers)
     _add_streams(routes, handlers)
     _add_slices(routes, handlers)
@@ -95,7 +95,6 @@ def _add_streams(routes: APIRouter, handlers: _StreamRoutes) -> None:
         handlers.streams,
         summary="All streams, with their metrics and indexed paths",
         operation_id="get_streams",
-        response_class=Response,
         responses={200: shown("Those that the token may know of", {"streams": [STREAM]})},
     )
     routes.add_api_route(
@@ -103,7 +102,6 @@ def _add_streams(routes: APIRouter, handlers: _StreamRoutes) -> None:
         handlers.stream,
         summary="One stream, with the commonest values of its indexed attributes",
         operation_id="get_stream",
-        response_class=Response,
         responses={
             200: shown("The stream", {**STREAM, "attributes": {}}, maybe=("attributes",)),
             **responses(404),
@@ -114,7 +112,6 @@ def _add_streams(routes: APIRouter, handlers: _StreamRoutes) -> None:
         handlers.status,
         summary="The state of the gateway and of all streams",
         operation_id="get_status",
-        response_class=Response,
         responses={200: shown("As it is now", {"now": START, "streams": [], "gateway": {}})},
     )
 
@@ -125,7 +122,6 @@ def _add_slices(routes: APIRouter, handlers: _StreamRoutes) -> None:
         handlers.ledger,
         summary="Slices of a stream, the newest first",
         operation_id="get_ledger",
-        response_class=Response,
         responses={
             200: shown("A page", {"slices": [_ENTRY], "cursor": CURSOR}, maybe=("cursor",)),
             **responses(404),
@@ -136,7 +132,6 @@ def _add_slices(routes: APIRouter, handlers: _StreamRoutes) -> None:
         handlers.changes,
         summary="Slices that changed what a span says after an instant of arrival, the oldest first",
         operation_id="get_changes",
-        response_class=Response,
         responses={
             200: shown(
                 "A page",
@@ -151,7 +146,6 @@ def _add_slices(routes: APIRouter, handlers: _StreamRoutes) -> None:
         handlers.manifest,
         summary="Which slices are packed in which part of raw",
         operation_id="get_manifest",
-        response_class=Response,
         responses={200: shown("All that is packed", _MANIFEST), **responses(404)},
     )
     routes.add_api_route(
@@ -159,7 +153,6 @@ def _add_slices(routes: APIRouter, handlers: _StreamRoutes) -> None:
         handlers.slice,
         summary="One slice, and the windows it touches",
         operation_id="get_slice",
-        response_class=Response,
         responses={200: shown("The slice", {**_ENTRY, "windows": []}), **responses(404)},
     )
 

@@ -5,7 +5,7 @@ Pure. A tenant never learns anything about another: not its name, its events, th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypedDict, TypeVar
 
@@ -13,7 +13,7 @@ from tidemill.config.stream import Stream
 from tidemill.model.completeness import Pending
 from tidemill.model.errors import ForbiddenError
 from tidemill.query import Answer, Explanation
-from tidemill.query.search.searching import SearchPage, SearchPlan
+from tidemill.query.search.search import SearchPage, SearchPlan
 from tidemill.server.access.grants import Principal
 
 Fields = Mapping[str, object]
@@ -44,6 +44,7 @@ _PENDING: Final[Mapping[str, str]] = {  # shown to a tenant of a shared stream
     "retraction": "data of the stream is being retracted",
     "tiles": "the numbers of some of the time are being built again",
     "windows": "some datasets or results are not built yet",
+    "results": "some results are being computed again",
 }
 
 
@@ -81,10 +82,7 @@ def for_tenant(found: AnswerT, stream: Stream, caller: Principal) -> AnswerT:
     is pending, no time is reported as complete: that would show the time of someone's events."""
     if not shares(stream, caller):
         return found
-    pending = tuple(
-        Pending(what, None, _PENDING[what], "It is dealt with by the next rounds")
-        for what in dict.fromkeys(one.what for one in found.completeness.pending)
-    )
+    pending = pending_for(found.completeness.pending, stream, caller)
     missing = tuple(
         replace(one, detail=_RETRACTED, remedy="ask AS OF a later instant") if one.why == "retracted" else one
         for one in found.completeness.missing
@@ -93,6 +91,14 @@ def for_tenant(found: AnswerT, stream: Stream, caller: Principal) -> AnswerT:
     if pending:
         visible = replace(visible, complete_through=None, open=True)
     return replace(found, completeness=visible)
+
+
+def pending_for(found: Sequence[Pending], stream: Stream, caller: Principal) -> tuple[Pending, ...]:
+    """What is pending, as the caller may see it: in a shared stream only of which kind it is."""
+    if not shares(stream, caller):
+        return tuple(found)
+    kinds = dict.fromkeys(one.what for one in found)
+    return tuple(Pending(what, None, _PENDING[what], "It is dealt with by the next rounds") for what in kinds)
 
 
 def past_for(document: Fields, stream: Stream, caller: Principal) -> Fields:

@@ -13,8 +13,8 @@ from starlette.responses import Response
 
 from tidemill.model.errors import NotFoundError
 from tidemill.pipeline.documents import trace as plain
+from tidemill.server.openapi_reads import END, SLICE, START, shown
 from tidemill.server.problems import responses
-from tidemill.server.read_shapes import END, SLICE, START, shown
 from tidemill.server.reader_threads import Reader, Readers
 from tidemill.server.service import may_know
 from tidemill.server.tenancy import NOT_OF_ROW, shares, tenant_for
@@ -54,13 +54,12 @@ _TRACED: Final[Mapping[str, object]] = {
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     routes.add_api_route(
         "/v1/trace",
         _TraceRoutes(readers).trace,
         summary="What became of an event: arrivals, outcomes, its row, tiles, datasets and results",
         operation_id="get_trace",
-        response_class=Response,
         responses={
             200: shown(
                 "For each stream and tenant that knows the id", {"event_id": "7f0c1a", "streams": [_TRACED]}

@@ -12,14 +12,15 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
-from tidemill.outputs.windows.reader import lost_results, read_results, spec_named, standings
+from tidemill.outputs.windows.reader import lost_results, read_results, result_statuses, spec_named
 from tidemill.pipeline.documents import results as plain_results
 from tidemill.pipeline.documents import vectors as plain
-from tidemill.server.pages import MOST
+from tidemill.query.service import pending_results
+from tidemill.server.openapi_reads import END, START, shown
+from tidemill.server.parameters import MOST
 from tidemill.server.problems import responses
-from tidemill.server.read_shapes import END, START, shown
 from tidemill.server.reader_threads import Reader, Readers
-from tidemill.server.tenancy import NOT_OF_RESULT, check_whole, tenant_for, without
+from tidemill.server.tenancy import NOT_OF_RESULT, check_whole, pending_for, tenant_for, without
 
 if TYPE_CHECKING:
     from tidemill.pipeline.documents.shapes import Document
@@ -45,19 +46,19 @@ _DELTAS: Final = {
     "more": False,
 }  # fmt: skip
 _RESULTS: Final = {"stream": "requests", "window": "visits", "results": [], "missing": [], "more": False}
-_STANDINGS: Final = {"stream": "requests", "windows": [{"window": "visits", "kind": "session", "results": 3}]}
+_STATUSES: Final = {"stream": "requests", "windows": [{"window": "visits", "kind": "session", "results": 3}]}
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     answers = _VectorRoutes(readers)
     for path, answer, summary, operation, example, maybe in (
         ("/vectors/{vector_id:path}", answers.vector, "A vector, now or at an instant", "get_vector", _VECTOR,
          ("at", "ts", "values")),
         ("/chains/{vector_id:path}", answers.chain, "What a vector is made of", "get_chain", _CHAIN, ()),
         ("/deltas", answers.deltas, "The deltas of each window as one batch", "get_deltas", _DELTAS, ()),
-        ("/results", answers.standings, "The streaming windows of a stream, and how far they have come",
-         "get_standings", _STANDINGS, ()),
+        ("/results", answers.statuses, "The streaming windows of a stream, and how far they have come",
+         "get_standings", _STATUSES, ()),
         ("/results/{window}", answers.results, "The results of a streaming window, the newest first",
          "get_results", _RESULTS, ()),
     ):  # fmt: skip
@@ -66,7 +67,6 @@ def router(readers: Readers) -> APIRouter:
             answer,
             summary=summary,
             operation_id=operation,
-            response_class=Response,
             responses={200: shown(summary, example, maybe=maybe), **responses(404)},
         )
     return routes
@@ -113,14 +113,14 @@ class _VectorRoutes:
 
         return await self._readers.answer(read)
 
-    async def standings(self, principal: Reader, stream: str) -> Response:
+    async def statuses(self, principal: Reader, stream: str) -> Response:
         declared = self._readers.stream(stream, principal)
         check_whole(declared, principal, "results")
 
         def read() -> Document:
             mill = self._readers.mill
-            found = standings(mill.project.warehouse, declared, mill.state.checkpoints(declared.name))
-            return plain_results.standings(declared.name, found, mill.project.warehouse)
+            found = result_statuses(mill.project.warehouse, declared, mill.state.checkpoints(declared.name))
+            return plain_results.statuses(declared.name, found, mill.project.warehouse)
 
         return await self._readers.answer(read)
 
@@ -143,6 +143,9 @@ class _VectorRoutes:
         )
 
         def read() -> Document:
+            # First: what a round adds meanwhile is in the answer and reported as pending.
+            waiting = pending_results(self._readers.mill.warehouse, declared, spec)
+            pending = pending_for(waiting, declared, principal)
             rows = read_results(
                 self._readers.mill.project.warehouse,
                 declared,
@@ -156,7 +159,7 @@ class _VectorRoutes:
             missing = lost_results(self._readers.mill.warehouse.expiries, spec, span)
             more = rows.num_rows > limit
             rows = rows.slice(1 if more else 0).sort_by([("start", "descending")])
-            document = plain_results.results(spec, rows, missing, more=more)
+            document = plain_results.results(spec, rows, missing, pending, more=more)
             listed = document["results"]
             assert isinstance(listed, list)
             problem_response = [without(one, NOT_OF_RESULT, declared, principal) for one in listed]

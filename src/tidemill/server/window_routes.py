@@ -17,14 +17,13 @@ from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instan
 from tidemill.model.windows import WindowStatus
 from tidemill.outputs.datasets.catalog import open_dataset
 from tidemill.outputs.datasets.damage import damage_of
-from tidemill.outputs.datasets.export import export_name
-from tidemill.outputs.datasets.pieces import pieces
+from tidemill.outputs.datasets.export import export_name, pieces
 from tidemill.outputs.datasets.timeline import MOST_LISTED
 from tidemill.pipeline.documents import windows as plain
 from tidemill.pipeline.status import timeline_of
-from tidemill.server.pages import Cursor, Limit, cursor_of, position_of
+from tidemill.server.openapi_reads import CURSOR, END, SLICE, START, shown
+from tidemill.server.parameters import Cursor, Limit, cursor_of, position_of
 from tidemill.server.problems import responses
-from tidemill.server.read_shapes import CURSOR, END, SLICE, START, shown
 from tidemill.server.reader_threads import Reader, Readers
 from tidemill.server.tenancy import OF_PAST_DATASET, OF_WINDOW, only, shares
 
@@ -85,7 +84,7 @@ _OF_VIEW: Final = {"rows": 1200, "bytes": 48_000, "current": True, "built_at": E
 
 
 def router(readers: Readers) -> APIRouter:
-    routes = APIRouter(tags=["reading"])
+    routes = APIRouter(tags=["reading"], default_response_class=Response)
     handlers = _WindowRoutes(readers)
     _add_windows(routes, handlers)
     _add_datasets(routes, handlers)
@@ -98,7 +97,6 @@ def _add_windows(routes: APIRouter, handlers: _WindowRoutes) -> None:
         handlers.windows,
         summary="Windows of a stream, the newest first",
         operation_id="get_windows",
-        response_class=Response,
         responses={
             200: shown("A page", {"windows": [{**_WINDOW, **_OF_VIEW}], "cursor": CURSOR}, maybe=("cursor",)),
             **responses(404),
@@ -110,7 +108,6 @@ def _add_windows(routes: APIRouter, handlers: _WindowRoutes) -> None:
         summary="Windows over time, with slices and gaps, as lists; counted where they are many",
         description="Instants in the lists are microseconds since the epoch.",
         operation_id="get_timeline",
-        response_class=Response,
         responses={
             200: shown(
                 "The windows of the span",
@@ -126,7 +123,6 @@ def _add_windows(routes: APIRouter, handlers: _WindowRoutes) -> None:
         summary="One window: its state and why, its slices, its revisions",
         description="`start` is that of the window, or any instant in it.",
         operation_id="get_window",
-        response_class=Response,
         responses={200: shown("The window", {**_WINDOW, "revisions": [{"revision": 1}]}), **responses(404)},
     )
     routes.add_api_route(
@@ -134,7 +130,6 @@ def _add_windows(routes: APIRouter, handlers: _WindowRoutes) -> None:
         handlers.changes,
         summary="What changed from one revision of a window to another: rows added and removed",
         operation_id="get_window_changes",
-        response_class=Response,
         responses={
             200: shown("A page of the changed rows", _CHANGES, maybe=("cursor", "slices")),
             **responses(404),
@@ -148,7 +143,6 @@ def _add_datasets(routes: APIRouter, handlers: _WindowRoutes) -> None:
         handlers.datasets,
         summary="The newest dataset of each window, the newest window first",
         operation_id="get_datasets",
-        response_class=Response,
         responses={
             200: shown(
                 "A page",
@@ -164,7 +158,6 @@ def _add_datasets(routes: APIRouter, handlers: _WindowRoutes) -> None:
         summary="The rows of a dataset, as Arrow or Parquet",
         description="`start` is that of the window, or any instant in it.",
         operation_id="get_dataset",
-        response_class=Response,
         responses={200: _file(), **responses(404)},
     )
 

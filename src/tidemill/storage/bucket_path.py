@@ -73,6 +73,12 @@ class BucketPath(PosixPath):
         """The key of its object, under the address of the warehouse."""
         return self._split()[1]
 
+    def of_stream(self) -> tuple[str, str]:
+        """The local folder of the warehouse, and the second name of the path in it: most folders of a
+        warehouse have one for each stream."""
+        warehouse, key = self._split()
+        return warehouse, key.partition("/")[2].partition("/")[0]
+
     @property
     def is_local(self) -> bool:
         """Whether it belongs to this machine alone."""
@@ -345,12 +351,18 @@ def location(path: Path) -> str:
     return path.as_uri() if isinstance(path, BucketPath) else str(path)
 
 
+def status_of(path: Path | str) -> os.stat_result:
+    """The size and times of a file of a warehouse, without asking the bucket if there is a copy."""
+    found = warehouse_path(path)
+    if isinstance(found, BucketPath) and not found.is_log:
+        with suppress(FileNotFoundError):
+            return found.plain.stat()
+    return found.stat()
+
+
 def size_of(path: Path | str) -> int:
     """How many bytes a file of a warehouse has, without asking the bucket if there is a copy."""
-    found = warehouse_path(path)
-    if isinstance(found, BucketPath) and not found.is_log and found.plain.is_file():
-        return found.plain.stat().st_size
-    return found.stat().st_size
+    return status_of(path).st_size
 
 
 # -- logs
@@ -370,6 +382,11 @@ _DROPPED: Final = b"\0dropped\0"  # the content of a log that was removed
 
 def _piece(path: BucketPath, generation: int, offset: int) -> str:
     return f"{path.key}/{generation:0{_GENERATION}d}.{offset:0{_OFFSET}d}"
+
+
+def first_piece(path: BucketPath) -> str:
+    """The key of the whole content of a log that was never appended to or rewritten in the bucket."""
+    return _piece(path, 0, 0)
 
 
 def _position(key: str) -> tuple[int, int]:

@@ -19,8 +19,9 @@ from tidemill.model.errors import BusyError, LeaseLostError, TidemillError
 from tidemill.model.time import SECOND, format_duration
 from tidemill.storage import layout, state_owner
 from tidemill.storage.bucket_path import BucketPath
-from tidemill.storage.holders import HolderFile, is_alive, is_of_this_host, new_holder, owner_of
+from tidemill.storage.lease_holders import HolderFile, is_alive, is_of_this_host, new_holder, owner_of
 from tidemill.storage.locks import exclusive, shared
+from tidemill.storage.tenure import Tenure, Tenures
 
 if TYPE_CHECKING:
     from tidemill.storage.state.lease_rules import Granted
@@ -39,8 +40,10 @@ STEP: Final = 0.05  # seconds between two checks of leases that others hold
 class HeldLeases:
     """The leases of one piece of work, renewed until `close`. One thread takes and checks them."""
 
-    def __init__(self, warehouse: Path, state: StreamLeases, length: int) -> None:
-        """`length` is in microseconds."""
+    def __init__(
+        self, warehouse: Path, state: StreamLeases, length: int, tenures: Tenures | None = None
+    ) -> None:
+        """`length` is in microseconds; `tenures`: what earlier leases of the same mill left known."""
         self.state = state
         self._warehouse = warehouse
         self._length = length
@@ -48,6 +51,8 @@ class HeldLeases:
         self._file = HolderFile(warehouse, name)
         self.holder: Final = owner_of(name, 0)
         self.numbers: dict[str, int] = {}  # of the leases that were taken, by name
+        self._known = tenures or Tenures()
+        self._tenures: dict[str, Tenure] = {}  # by stream
         self._done = threading.Event()
         self._renewing: threading.Thread | None = None
 
@@ -71,6 +76,10 @@ class HeldLeases:
             self._renewing.start()
         self._shut_out(granted)
         self.numbers |= {lease.name: lease.number for lease in granted.leases}
+        if isinstance(self._warehouse, BucketPath):
+            for lease in granted.leases:
+                follows = granted.follows.get(lease.name)
+                self._tenures[lease.name] = self._known.begin(lease.name, lease.number, follows)
         return True
 
     def take_within(self, names: Collection[str], seconds: float) -> bool:
@@ -106,6 +115,13 @@ class HeldLeases:
 
     # -- checking
 
+    def tenure_of(self, file: Path) -> Tenure | None:
+        """What is known about the stream that the file is of; None: files must be looked at."""
+        if not isinstance(file, BucketPath):
+            return None
+        warehouse, stream = file.of_stream()
+        return self._tenures.get(stream) if warehouse == str(self._warehouse) else None
+
     def check(self, file: Path) -> None:
         """LeaseLostError if any lease was taken over; the stream that the file is of must be one of them."""
         stream = file.relative_to(self._warehouse).parts[1]
@@ -139,6 +155,7 @@ class HeldLeases:
             except TidemillError as error:
                 log.warning("leases could not be given back: %s", error)
             self.numbers.clear()
+        self._tenures.clear()
         self._file.close()
 
     def abandon(self) -> None:
@@ -146,6 +163,7 @@ class HeldLeases:
         and nobody may take them before that."""
         self._stop()
         self.numbers.clear()
+        self._tenures.clear()
         self.state.close()
 
     def _stop(self) -> None:
@@ -180,6 +198,13 @@ def check_commit(table: Path) -> None:
         held.check(table)
 
 
+def tenure_of(file: Path) -> Tenure | None:
+    """What the current thread knows about the stream that a file is of, because it holds its lease; None:
+    it must look."""
+    held = _CURRENT.get()
+    return None if held is None else held.tenure_of(file)
+
+
 @contextmanager
 def _under(held: HeldLeases) -> Iterator[HeldLeases]:
     before = _CURRENT.set(held)
@@ -191,11 +216,14 @@ def _under(held: HeldLeases) -> Iterator[HeldLeases]:
 
 
 @contextmanager
-def sharing(warehouse: Path, state: StreamLeases, length: int) -> Iterator[HeldLeases]:
-    """Work beside other processes, on what the body takes leases of."""
+def sharing(
+    warehouse: Path, state: StreamLeases, length: int, tenures: Tenures | None = None
+) -> Iterator[HeldLeases]:
+    """Work beside other processes, on what the body takes leases of. `tenures` is what is known from the work
+    before."""
     with (
         shared(layout.tick_lock(warehouse), "tick"),
-        _under(HeldLeases(warehouse, state, length)) as held,
+        _under(HeldLeases(warehouse, state, length, tenures)) as held,
     ):
         state_owner.confirm(warehouse)
         yield held
@@ -211,7 +239,8 @@ def working(
     patience: float = 0.0,
 ) -> Iterator[HeldLeases]:
     """Work on all streams alone. Waits at most `patience` seconds for other processes, then raises BusyError.
-    Processes of one machine wait for each other by a lock, without polling."""
+    Processes of one machine wait for each other by a lock, without polling. Nothing is known from the work
+    before: such a command looks at everything itself."""
     with (
         exclusive(layout.tick_lock(warehouse), act, patience),
         _under(HeldLeases(warehouse, state, length)) as held,

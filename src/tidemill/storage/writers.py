@@ -15,9 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pacsv
-import pyarrow.parquet as pq
 from pyarrow import ipc
 
 from tidemill.model.errors import InputError
@@ -25,6 +22,8 @@ from tidemill.storage.files import storage_errors, sync_folder
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+# Imports inside functions keep start-up short: commands that may write one of the formats often write none.
 
 COMPRESSION: Final = "zstd"
 _GROUP_ROWS: Final = 131_072  # of a Parquet row group
@@ -38,6 +37,8 @@ Writer = Callable[[Target, pa.Schema], AbstractContextManager[Write]]
 
 @contextmanager
 def parquet_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
+    import pyarrow.parquet as pq
+
     _refuse_intervals(schema, "Parquet")
     held: list[pa.RecordBatch] = []
 
@@ -69,6 +70,9 @@ def arrow_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
 def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
     """A writer of CSV. Instants are RFC 3339, in UTC or with the offset of the column's zone. Strings are
     quoted, so that an empty one differs from null."""
+    import pyarrow.compute as pc
+    import pyarrow.csv as pacsv
+
     _refuse_intervals(schema, "CSV")
     for field in schema:
         if pa.types.is_nested(field.type):
@@ -122,11 +126,6 @@ def whole_file(target: Path) -> Iterator[Path]:
     sync_folder(target.absolute().parent)
 
 
-def write_table(table: pa.Table, target: Path | None, to: str) -> None:
-    """Write a whole table as `to`; None: to standard output."""
-    write_batches(table.to_batches(), table.schema, target, to)
-
-
 def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: Path | None, to: str) -> None:
     """Write batches as `to`, as they come; None: to standard output."""
     if target is None:
@@ -140,7 +139,7 @@ def write_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema, target: 
 
 def written_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, to: str) -> Iterator[bytes]:
     """A file of the format `to`, piece by piece, never as a whole."""
-    sink = _Pieces()
+    sink = _PieceSink()
     with WRITERS[to](sink, schema) as write:
         for batch in batches:
             write(batch)
@@ -150,7 +149,7 @@ def written_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, to: str
         yield piece
 
 
-class _Pieces(RawIOBase):
+class _PieceSink(RawIOBase):
     """Collects what a writer writes, to be taken piece by piece."""
 
     def __init__(self) -> None:

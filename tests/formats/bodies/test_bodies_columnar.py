@@ -19,7 +19,7 @@ from tests.support.hypothesis_settings import examples
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies import read_body
-from tidemill.formats.bodies.unpacked import arrow_size, parquet_size, parquet_sizes
+from tidemill.formats.bodies.unpacked_size import arrow_size, parquet_size, parquet_sizes
 from tidemill.model.errors import ForbiddenError, InputError, TidemillError, TooLargeError
 from tidemill.model.gateway import Submission
 from tidemill.model.slices import Format

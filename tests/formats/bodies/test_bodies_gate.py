@@ -14,7 +14,7 @@ from tidemill.config import Limits, Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies import read_body
 from tidemill.formats.decide import DecidedRecord, decide
-from tidemill.formats.plan import ReadPlan, plan_for
+from tidemill.formats.read_plan import ReadPlan, plan_for
 from tidemill.formats.split import split_lines
 from tidemill.model.errors import ForbiddenError, TidemillError
 from tidemill.model.gateway import Submission
@@ -52,7 +52,7 @@ def test_the_gate_finds_as_many_lines(lines: list[bytes], end: bytes, last: bool
         taken = read_body(body, "application/x-ndjson", stream("tenant"), Requests(), None, "http")
     except TidemillError:
         return
-    starts, _ = split_lines(np.frombuffer(taken.content, np.uint8), 0, len(taken.content))
+    starts, _ = split_lines(np.frombuffer(bytearray(taken.content), np.uint8), 0, len(taken.content))
     assert starts.size == taken.records
     assert taken.content.endswith(b"\n")
 
@@ -60,7 +60,7 @@ def test_the_gate_finds_as_many_lines(lines: list[bytes], end: bytes, last: bool
 def test_each_element_of_an_array_is_one_line_to_the_gate() -> None:
     body = b'[ {"a":\n[1,\r\n2]} ,\n\n"\\n", 3 ]'
     taken = read_body(body, "application/json", stream("tenant"), Requests(), None, "http")
-    starts, _ = split_lines(np.frombuffer(taken.content, np.uint8), 0, len(taken.content))
+    starts, _ = split_lines(np.frombuffer(bytearray(taken.content), np.uint8), 0, len(taken.content))
     assert starts.size == taken.records == 3
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies import MEDIA_TYPES, read_body
-from tidemill.formats.bodies.json_bodies import json_lines
-from tidemill.formats.bodies.lines import ndjson_lines
+from tidemill.formats.bodies.json_bodies import json_lines, ndjson_lines
 from tidemill.model.errors import InputError, TidemillError, TooLargeError
 from tidemill.model.gateway import Submission
 from tidemill.model.slices import Format

@@ -14,11 +14,11 @@ from tests.support.hypothesis_settings import examples
 from tidemill.config import Stream
 from tidemill.config.gateway import GatewaySettings
 from tidemill.ingest.gateway.buffer import Buffer
-from tidemill.ingest.gateway.keys import keys_of
-from tidemill.ingest.gateway.landing import ClosedWindow
+from tidemill.ingest.gateway.distinct_keys import keys_of
 from tidemill.ingest.gateway.memory import ENTRY_BYTES
 from tidemill.ingest.gateway.rates import RateMonitor
-from tidemill.ingest.gateway.sliding import PANE_BYTES
+from tidemill.ingest.gateway.sliding_statistics import PANE_BYTES
+from tidemill.ingest.gateway.window_landing import ClosedWindow
 from tidemill.model.errors import ConfigError
 from tidemill.model.gateway import Entry, Submission, WindowStats
 from tidemill.model.slices import Format

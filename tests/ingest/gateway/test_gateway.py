@@ -16,15 +16,15 @@ from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.eventtime import registered
 from tidemill.formats.stored_slice import content_bytes
 from tidemill.ingest.gateway.gateway import Gateway
+from tidemill.ingest.gateway.log_recovery import take_up
 from tidemill.ingest.gateway.status import running
-from tidemill.ingest.gateway.taking_up import take_up
 from tidemill.ingest.landing import Landing
 from tidemill.mill import wall_clock
 from tidemill.model.errors import OverloadedError, Retry, UnlandedError
 from tidemill.model.failpoints import observed
 from tidemill.model.gateway import CloseTrigger, Entry, Pressure, Submission
 from tidemill.model.slices import Format
-from tidemill.model.time import MINUTE, Interval
+from tidemill.model.time import DAY, MINUTE, Interval
 from tidemill.storage.state.sqlite import open_state
 
 PROJECT = """
@@ -33,8 +33,9 @@ streams:
   a: {schema: {id: string, at: integer}, identity: id}
   b: {schema: {id: string, at: integer}, identity: id}
 """
-SLOW = {"window": {"kind": "fixed", "size": "1h"}, "triggers": {"count": 3}}
-HOUR = {"kind": "fixed", "size": "1h"}
+# Fixed windows end at multiples since 1970: one of an hour closes by itself in a run that passes a full hour.
+ENDLESS = {"kind": "fixed", "size": "36500d"}
+SLOW = {"window": ENDLESS, "triggers": {"count": 3}}
 WAIT = PATIENCE
 
 
@@ -206,7 +207,7 @@ def test_a_request_with_bounds_is_a_slice_of_its_own(tmp_path: Path) -> None:
 
 
 def test_bounds_survive_a_gateway_that_is_killed(tmp_path: Path) -> None:
-    house = House(tmp_path / "p", window=HOUR)
+    house = House(tmp_path / "p", window=ENDLESS)
     (house.warehouse / "slices").mkdir()
     (house.warehouse / "slices" / "a").write_text("in the way, so that nothing lands")
     with house.open() as gateway:
@@ -246,7 +247,7 @@ def test_a_crash_at_every_point_loses_and_doubles_nothing(tmp_path: Path) -> Non
     assert {"wal.after_write", "wal.after_sync", "wal.after_close", "gateway.after_receipts"} <= reached
     assert {"landing.after_temp", "landing.after_rename", "landing.after_ledger"} <= reached
     for point, folder, acknowledged in copies:
-        from tidemill.ingest.adopt import adopt
+        from tidemill.ingest.interrupted_landings import adopt
 
         left = House(folder)
         adopt(left.warehouse, left.state)
@@ -260,7 +261,7 @@ def test_a_crash_at_every_point_loses_and_doubles_nothing(tmp_path: Path) -> Non
 def test_beyond_its_memory_it_refuses_and_counts_nothing(tmp_path: Path) -> None:
     house = House(
         tmp_path / "p",
-        window={"kind": "fixed", "size": "1h"},
+        window=ENDLESS,
         triggers={"memory": None, "bytes": None},
         memory={"max": "4MiB", "buffer": "1MiB", "requests": "1MiB", "windows": "64KiB", "rates": "64KiB"},
         requests={"body": "512KiB"},
@@ -286,7 +287,7 @@ def test_beyond_its_memory_it_refuses_and_counts_nothing(tmp_path: Path) -> None
 def test_pressure_closes_windows_early(tmp_path: Path) -> None:
     house = House(
         tmp_path / "p",
-        window={"kind": "fixed", "size": "1h"},
+        window=ENDLESS,
         memory={"max": "4MiB", "buffer": "1MiB", "requests": "1MiB", "windows": "64KiB", "rates": "64KiB"},
         requests={"body": "512KiB"},
     )
@@ -344,7 +345,7 @@ def events_of(house: House, stream: str) -> list[int]:
 
 
 def test_count_closes_windows_of_exactly_its_number(tmp_path: Path) -> None:
-    house = House(tmp_path / "p", window=HOUR, triggers={"count": 10})
+    house = House(tmp_path / "p", window=ENDLESS, triggers={"count": 10})
     with house.open() as gateway:
         for number in range(32):
             sent(gateway, "a", str(number))
@@ -367,7 +368,7 @@ def test_a_sliding_window_counts_each_event_once(tmp_path: Path) -> None:
 
 
 def test_flush_closes_the_windows_of_a_stream_and_says_which(tmp_path: Path) -> None:
-    house = House(tmp_path / "p", window=HOUR)
+    house = House(tmp_path / "p", window=ENDLESS)
     with house.open() as gateway:
         sent(gateway, "a", "1", "2")
         sent(gateway, "b", "3")
@@ -380,34 +381,38 @@ def test_flush_closes_the_windows_of_a_stream_and_says_which(tmp_path: Path) -> 
 
 
 def test_a_stream_has_windows_and_triggers_of_its_own(tmp_path: Path) -> None:
-    own = "{window: {kind: fixed, size: 30m}, triggers: {count: 2}}"
+    own = "{window: {kind: fixed, size: 30000d}, triggers: {count: 2}}"
     project = PROJECT.replace("a: {schema", f"a: {{gateway: {own}, schema")
-    house = House(tmp_path / "p", project, window=HOUR, triggers={"count": 3, "bytes": None})
+    house = House(tmp_path / "p", project, window=ENDLESS, triggers={"count": 3, "bytes": None})
     with house.open() as gateway:
         for stream in ("a", "b"):
             for number in range(6):
                 sent(gateway, stream, str(number))
         house.wait_for(5)
-        durations = {one.stream: one.duration // MINUTE for one in gateway.status().buffers}
+        durations = {one.stream: one.duration // DAY for one in gateway.status().buffers}
     assert (events_of(house, "a"), events_of(house, "b")) == ([2, 2, 2], [3, 3])
-    assert durations == {"a": 30, "b": 60}
+    assert durations == {"a": 30_000, "b": 36_500}
 
 
 def test_a_stream_that_fills_its_own_budget_does_not_slow_down_the_others(tmp_path: Path) -> None:
     project = PROJECT.replace("a: {schema", "a: {gateway: {memory: {buffer: 64KiB}}, schema")
-    house = House(tmp_path / "p", project, window=HOUR)
+    house = House(tmp_path / "p", project, window=ENDLESS)
 
     def fill() -> None:
         for number in range(200):
             sent(gateway, "a", "x" * 1000 + str(number))
 
+    landing = threading.Event()
+
     def hold(point: str) -> None:
         if point == "landing.after_temp":
+            landing.set()
             house.held.wait(WAIT)
 
     with observed(hold), house.open() as gateway:
         with pytest.raises(OverloadedError) as caught:
             fill()
+        assert landing.wait(WAIT)  # before a flush would close the window for another reason
         assert caught.value.where == "streams.a.gateway.memory.buffer"
         assert not caught.value.refused
         assert gateway.status().fullest == "buffer of a"
@@ -421,7 +426,7 @@ def test_a_stream_that_fills_its_own_budget_does_not_slow_down_the_others(tmp_pa
 def test_without_a_trigger_by_memory_windows_still_go_before_senders_have_to_wait(tmp_path: Path) -> None:
     memory = {"max": "4MiB", "buffer": "1MiB", "requests": "1MiB", "windows": "1MiB", "rates": "64KiB"}
     house = House(
-        tmp_path / "p", window=HOUR, memory=memory, requests={"body": "128KiB"},
+        tmp_path / "p", window=ENDLESS, memory=memory, requests={"body": "128KiB"},
         triggers={"memory": None, "count": None, "bytes": None},
     )  # fmt: skip
     with house.open() as gateway:
@@ -510,7 +515,7 @@ def test_a_file_or_a_request_with_bounds_is_waited_for_as_well(tmp_path: Path) -
 
 
 def test_what_does_not_land_is_not_acknowledged_and_lands_all_the_same(tmp_path: Path) -> None:
-    house = House(tmp_path / "p", acknowledge="landed", window=HOUR)
+    house = House(tmp_path / "p", acknowledge="landed", window=ENDLESS)
     in_the_way = in_the_way_of(house, "a")
     with house.open() as gateway:
         refused: Future = Future()

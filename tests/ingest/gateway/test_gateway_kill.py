@@ -9,9 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.support.figures import record, seeds
 from tests.support.patience import PATIENCE
-from tests.support.serving_playing import Clients, Server
+from tests.support.server_process import Clients, Server
+from tests.support.soak_counts import record, seeds
 
 from tidemill.mill import Mill
 from tidemill.model.time import Interval, parse_instant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.serving_playing import Clients, Server
+from tests.support.server_process import Clients, Server
 
 from tidemill.formats.stored_slice import content_bytes
 from tidemill.mill import Mill
@@ -15,7 +15,7 @@ MIB = 1 << 20
 BASE = 64 * MIB
 TIGHT = """
 gateway:
-  window: {kind: fixed, size: 1h}
+  window: {kind: fixed, size: 36500d}
   triggers: {count: null, bytes: null, rate_change: null}
   memory: {max: 24MiB, buffer: 16MiB, requests: 8MiB, windows: 64KiB, rates: 64KiB}
   requests: {body: 4MiB}

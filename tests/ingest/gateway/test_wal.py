@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from tests.support.wal_playing import (
+from tests.support.wal_driver import (
     NOON,
     SMALLEST,
     Played,
@@ -19,8 +19,8 @@ from tests.support.wal_playing import (
     window,
 )
 
-from tidemill.ingest.gateway.holdings import Holdings
-from tidemill.ingest.gateway.orphans import orphans
+from tidemill.ingest.gateway.log_replay import orphans
+from tidemill.ingest.gateway.segments import SegmentUsage
 from tidemill.ingest.gateway.wal import MOST_ENTRIES, Wal
 from tidemill.model.errors import OverloadedError
 from tidemill.model.gateway import Entry, Submission
@@ -205,7 +205,7 @@ def test_the_close_of_a_window_stays_as_long_as_an_entry_of_it(tmp_path: Path) -
 
 
 def test_what_segments_hold() -> None:
-    held = Holdings()
+    held = SegmentUsage()
     for number, first in ((1, 1), (2, 4), (3, 4), (4, 9)):
         held.begun(number, first, 52)
         held.grown(100 * number, {1: 3, 2: 0, 3: 5, 4: 1}[number])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.pipeline import start_child
-from tests.support.wal_playing import HELD, line, played, submission, taken_up, window
+from tests.support.wal_driver import HELD, line, played, submission, taken_up, window
 
 from tidemill.ingest.gateway.segments import Segment
 from tidemill.model.errors import StorageError
@@ -20,7 +20,7 @@ ROUNDS = 3
 SETUP = """
 import sys, threading
 from pathlib import Path
-from tests.support.wal_playing import Played, SMALLEST, line, submission, window
+from tests.support.wal_driver import Played, SMALLEST, line, submission, window
 log = Played(Path(sys.argv[1]), lambda: 1)
 """
 

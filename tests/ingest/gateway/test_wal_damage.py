@@ -10,9 +10,9 @@ import pytest
 from prometheus_client import generate_latest
 from tests.ingest.gateway.test_gateway import House, sent
 
+from tidemill.ingest.gateway.damaged_logs import damaged_logs
 from tidemill.ingest.gateway.frames import FRAME_BYTES, HEAD_BYTES, Kind, head_of, opening_of
-from tidemill.ingest.gateway.set_aside import damaged_logs
-from tidemill.ingest.health import ingest_health
+from tidemill.ingest.gateway.status import ingest_health
 from tidemill.mill import Mill
 from tidemill.model.damage import FileKind
 from tidemill.storage import layout

@@ -14,7 +14,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from tests.support.wal_playing import contents, line, played, submission, taken_up, window
+from tests.support.wal_driver import contents, line, played, submission, taken_up, window
 
 from tidemill.config.gateway import WalSettings as Settings
 from tidemill.ingest.gateway.frames import (
@@ -25,8 +25,7 @@ from tidemill.ingest.gateway.frames import (
     head_of,
     opening_of,
 )
-from tidemill.ingest.gateway.orphans import orphans
-from tidemill.ingest.gateway.replay import LogReplay
+from tidemill.ingest.gateway.log_replay import LogReplay, orphans
 from tidemill.model.gateway import Entry, WindowOutput
 from tidemill.storage import layout
 
@@ -336,7 +335,7 @@ def test_what_is_left_of_a_removal_is_cleared_away_and_not_read(written: Written
 TAKER = """
 import sys
 from pathlib import Path
-from tidemill.ingest.gateway.orphans import orphans
+from tidemill.ingest.gateway.log_replay import orphans
 for orphan in orphans(Path(sys.argv[1])):
     print(orphan.name, flush=True)
     sys.stdin.readline()

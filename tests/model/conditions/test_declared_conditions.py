@@ -25,7 +25,7 @@ from tidemill.model.conditions.ast import (
     Within,
 )
 from tidemill.model.conditions.declared import MAX_LENGTH, DeclaredCondition, parse_condition
-from tidemill.model.conditions.truth import FieldValue, truth
+from tidemill.model.conditions.evaluation import FieldValue, truth
 from tidemill.model.errors import QueryError
 from tidemill.model.streaming import WindowKind, WindowSpec
 

@@ -41,7 +41,7 @@ from tidemill.outputs.datasets.dataset import (
     stored_metadata,
 )
 from tidemill.outputs.datasets.kernel import BuildUnit, BuiltWindow, Sizes, WindowUnit, build_windows
-from tidemill.outputs.datasets.order import BATCH_ROWS
+from tidemill.outputs.datasets.row_order import BATCH_ROWS
 from tidemill.storage import layout
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from tests.support.shop_story import HOUR, START, Shop, event, shop_at
+from tests.support.shop_story import HOUR, START, ShopStory, event, shop_at
 
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import Interval, align
@@ -45,7 +45,7 @@ def test_a_span_shows_the_windows_that_overlap_it(shop):
 
 
 def test_too_many_windows_are_counted_by_state(tmp_path):
-    shop = Shop(tmp_path)
+    shop = ShopStory(tmp_path)
     for day in range(3):
         shop.land([event(n, day * 1440 + n * 60) for n in range(day * 24, day * 24 + 24)])
     one_by_one, counted = shop.mill.timeline("shop"), shop.mill.timeline("shop", limit=10)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
 from tests.support.oracles.windows import Land, OracleRules, Retract, Tick
 from tests.support.strategies.feeds import FIRST_ARRIVAL, WindowScript, window_rules, window_scripts
-from tests.support.windows_playing import STREAM, Projects
+from tests.support.windows_comparison import STREAM, WindowProjects
 
 from tidemill.model.time import HOUR, SECOND, Interval, parse_instant
 
@@ -42,8 +42,8 @@ SCRIPTS = window_scripts(
 
 
 @pytest.fixture(scope="module")
-def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
-    return Projects(tmp_path_factory.mktemp("projects"))
+def projects(tmp_path_factory: pytest.TempPathFactory) -> WindowProjects:
+    return WindowProjects(tmp_path_factory.mktemp("projects"))
 
 
 # --- ways to play
@@ -61,13 +61,13 @@ def dice(script: WindowScript, seed: int) -> Random:
     return Random(f"{seed} {script}")
 
 
-def play(projects: Projects, script: WindowScript, **options: Unpack[Options]) -> None:
+def play(projects: WindowProjects, script: WindowScript, **options: Unpack[Options]) -> None:
     with projects.playing(script.rules, **options) as playing:
         playing.play(script.acts)
         playing.agree_on_records()
 
 
-def play_and_prove(projects: Projects, script: WindowScript, **options: Unpack[Options]) -> None:
+def play_and_prove(projects: WindowProjects, script: WindowScript, **options: Unpack[Options]) -> None:
     """At the end everything is proven, the state is lost, and the fresh one is the same."""
     with projects.playing(script.rules, **options) as playing:
         playing.play(script.acts)
@@ -81,7 +81,9 @@ def play_and_prove(projects: Projects, script: WindowScript, **options: Unpack[O
         assert audit.ok, audit.findings
 
 
-def play_forgetting(projects: Projects, script: WindowScript, seed: int, **options: Unpack[Options]) -> None:
+def play_forgetting(
+    projects: WindowProjects, script: WindowScript, seed: int, **options: Unpack[Options]
+) -> None:
     """The state is lost between any two acts, and what it comes back with goes on as if it had not been."""
     random = dice(script, seed)
     with projects.playing(script.rules, **options) as playing:
@@ -93,7 +95,7 @@ def play_forgetting(projects: Projects, script: WindowScript, seed: int, **optio
         playing.agree_on_records()
 
 
-def play_dying(projects: Projects, script: WindowScript, seed: int) -> None:
+def play_dying(projects: WindowProjects, script: WindowScript, seed: int) -> None:
     """Each act may be the last of its process, which dies at any point of it; even several in a row do."""
     random = dice(script, seed)
     points = {Land: (4,), Retract: (4,), Tick: (2, 8, 16, 24)}  # about as many as it may pass
@@ -126,7 +128,7 @@ def gone(act: Land, at: float) -> Retract:
     return Retract(act.slice, TEN + int(at * HOUR))
 
 
-def test_when_all_was_taken_back_a_fresh_state_goes_on(projects: Projects, spark: SparkSession) -> None:
+def test_when_all_was_taken_back_a_fresh_state_goes_on(projects: WindowProjects, spark: SparkSession) -> None:
     """It knows no batch, and yet not to read the log of raw from its start, where the undone ones are."""
     only, next_one = landing(0, 1, 1, "e"), landing(0, 1, 1.5, "e", "f")
     with projects.playing(STRICT, spark=spark) as playing:
@@ -141,7 +143,7 @@ def test_when_all_was_taken_back_a_fresh_state_goes_on(projects: Projects, spark
 
 @pytest.mark.parametrize("before", [0, 1], ids=["before they are judged again", "after it"])
 def test_the_seal_goes_with_a_slice_also_when_the_state_is_lost(
-    projects: Projects, spark: SparkSession, before: int
+    projects: WindowProjects, spark: SparkSession, before: int
 ) -> None:
     """A backfill of one batch is sealed, and its second half taken back: what had come too late counts."""
     one, other, late = landing(0, 0.5, 10, "e"), landing(0.5, 1, 10, "f"), landing(0, 0.4, 11, "g")
@@ -156,7 +158,7 @@ def test_the_seal_goes_with_a_slice_also_when_the_state_is_lost(
 
 @pytest.mark.parametrize("before", [0, 1], ids=["before it is judged again", "after it"])
 def test_a_seal_stands_although_its_slice_is_judged_again(
-    projects: Projects, spark: SparkSession, before: int
+    projects: WindowProjects, spark: SparkSession, before: int
 ) -> None:
     """Another slice of its batch is taken back, and the state is lost; what is late is late."""
     other, sealed, late = landing(5, 6, 10, "e"), landing(0, 1, 10, "e", "f"), landing(0, 1, 11, "g")
@@ -168,7 +170,7 @@ def test_a_seal_stands_although_its_slice_is_judged_again(
         assert playing.oracle.datasets[TEN].slices == {f"{sealed.slice}~1"}
 
 
-def test_the_seal_goes_with_a_slice_that_waits_to_be_judged_again(projects: Projects) -> None:
+def test_the_seal_goes_with_a_slice_that_waits_to_be_judged_again(projects: WindowProjects) -> None:
     """Two slices of one batch are taken back one after another, with no round in between."""
     one, other, late = landing(5, 6, 10), landing(0, 1, 10, "e"), landing(0, 1, 11, "f")
     with projects.playing(STRICT) as playing:
@@ -181,45 +183,47 @@ def test_the_seal_goes_with_a_slice_that_waits_to_be_judged_again(projects: Proj
 
 @few
 @given(script=SCRIPTS)
-def test_any_script_leaves_what_the_oracle_says(projects: Projects, script: WindowScript) -> None:
+def test_any_script_leaves_what_the_oracle_says(projects: WindowProjects, script: WindowScript) -> None:
     play(projects, script)
 
 
 @few
 @given(script=SCRIPTS)
-def test_with_a_new_process_for_every_act(projects: Projects, script: WindowScript) -> None:
+def test_with_a_new_process_for_every_act(projects: WindowProjects, script: WindowScript) -> None:
     play(projects, script, reopen=True)
 
 
 @few
 @given(script=SCRIPTS)
-def test_with_every_slice_in_a_batch_of_its_own(projects: Projects, script: WindowScript) -> None:
+def test_with_every_slice_in_a_batch_of_its_own(projects: WindowProjects, script: WindowScript) -> None:
     play(projects, script, one_at_a_time=True)
 
 
 @few
 @given(script=SCRIPTS)
-def test_a_fresh_state_is_the_same(projects: Projects, spark: SparkSession, script: WindowScript) -> None:
+def test_a_fresh_state_is_the_same(
+    projects: WindowProjects, spark: SparkSession, script: WindowScript
+) -> None:
     play_and_prove(projects, script, spark=spark)
 
 
 @few
 @given(script=SCRIPTS, seed=st.integers(0, 2**32))
 def test_a_state_lost_on_the_way(
-    projects: Projects, spark: SparkSession, script: WindowScript, seed: int
+    projects: WindowProjects, spark: SparkSession, script: WindowScript, seed: int
 ) -> None:
     play_forgetting(projects, script, seed, spark=spark)
 
 
 @examples(2)
 @given(script=SCRIPTS)
-def test_all_of_it_on_spark(projects: Projects, spark: SparkSession, script: WindowScript) -> None:
+def test_all_of_it_on_spark(projects: WindowProjects, spark: SparkSession, script: WindowScript) -> None:
     play_and_prove(projects, script, spark=spark, engine={"inline_bytes": 0})
 
 
 @few
 @given(script=SCRIPTS, seed=st.integers(0, 2**32))
-def test_dying_on_the_way(projects: Projects, script: WindowScript, seed: int) -> None:
+def test_dying_on_the_way(projects: WindowProjects, script: WindowScript, seed: int) -> None:
     play_dying(projects, script, seed)
 
 
@@ -229,21 +233,25 @@ def test_dying_on_the_way(projects: Projects, script: WindowScript, seed: int) -
 @pytest.mark.soak
 @many
 @given(script=SCRIPTS)
-def test_any_script_leaves_what_the_oracle_says_at_length(projects: Projects, script: WindowScript) -> None:
+def test_any_script_leaves_what_the_oracle_says_at_length(
+    projects: WindowProjects, script: WindowScript
+) -> None:
     play(projects, script)
 
 
 @pytest.mark.soak
 @many
 @given(script=SCRIPTS)
-def test_with_a_new_process_for_every_act_at_length(projects: Projects, script: WindowScript) -> None:
+def test_with_a_new_process_for_every_act_at_length(projects: WindowProjects, script: WindowScript) -> None:
     play(projects, script, reopen=True)
 
 
 @pytest.mark.soak
 @many
 @given(script=SCRIPTS)
-def test_with_every_slice_in_a_batch_of_its_own_at_length(projects: Projects, script: WindowScript) -> None:
+def test_with_every_slice_in_a_batch_of_its_own_at_length(
+    projects: WindowProjects, script: WindowScript
+) -> None:
     play(projects, script, one_at_a_time=True)
 
 
@@ -251,7 +259,7 @@ def test_with_every_slice_in_a_batch_of_its_own_at_length(projects: Projects, sc
 @many
 @given(script=SCRIPTS)
 def test_a_fresh_state_is_the_same_at_length(
-    projects: Projects, spark: SparkSession, script: WindowScript
+    projects: WindowProjects, spark: SparkSession, script: WindowScript
 ) -> None:
     play_and_prove(projects, script, spark=spark)
 
@@ -260,7 +268,7 @@ def test_a_fresh_state_is_the_same_at_length(
 @many
 @given(script=SCRIPTS, seed=st.integers(0, 2**32))
 def test_a_state_lost_on_the_way_at_length(
-    projects: Projects, spark: SparkSession, script: WindowScript, seed: int
+    projects: WindowProjects, spark: SparkSession, script: WindowScript, seed: int
 ) -> None:
     play_forgetting(projects, script, seed, spark=spark)
 
@@ -268,5 +276,5 @@ def test_a_state_lost_on_the_way_at_length(
 @pytest.mark.soak
 @many
 @given(script=SCRIPTS, seed=st.integers(0, 2**32))
-def test_dying_on_the_way_at_length(projects: Projects, script: WindowScript, seed: int) -> None:
+def test_dying_on_the_way_at_length(projects: WindowProjects, script: WindowScript, seed: int) -> None:
     play_dying(projects, script, seed)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidemill.formats.declared import Column, RawColumn, RawColumns
+from tidemill.formats.declared_columns import Column, RawColumn, RawColumns
 from tidemill.formats.payload_columns import columns_in, typed
 from tidemill.outputs.index.extract import Extraction, columns_at
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.search_playing import NOON, PATHS, Plant, event
+from tests.support.search_mill import NOON, PATHS, SearchMill, event
 
 from tidemill.model.failpoints import observed
 from tidemill.model.time import DAY, HOUR, Interval
@@ -16,14 +16,14 @@ from tidemill.storage.tables.parts import read_footer
 
 
 @pytest.fixture
-def plant(tmp_path: Path) -> Plant:
-    made = Plant(tmp_path / "plant")
+def plant(tmp_path: Path) -> SearchMill:
+    made = SearchMill(tmp_path / "plant")
     made.land([event("a", 1, region="eu", status=200), event("b", 2, tenant="beta", region="us", status=500)])
     made.land([event("c", 3, region="eu", tags=["x", "y", "x"], user={"plan": "pro"})])
     return made
 
 
-def test_every_raw_part_has_an_index_part_that_says_whose_it_is(plant: Plant) -> None:
+def test_every_raw_part_has_an_index_part_that_says_whose_it_is(plant: SearchMill) -> None:
     indexer = plant.indexer()
     done = indexer.refresh(plant.clock())
     raw = indexer.raw.snapshot()
@@ -36,7 +36,7 @@ def test_every_raw_part_has_an_index_part_that_says_whose_it_is(plant: Plant) ->
     assert indexer.verify(plant.clock()) == []
 
 
-def test_replays_and_conflicts_leave_the_bytes_of_the_index_as_they_were(plant: Plant) -> None:
+def test_replays_and_conflicts_leave_the_bytes_of_the_index_as_they_were(plant: SearchMill) -> None:
     """M1, M2: the gate comes first, as only raw is read."""
     indexer = plant.indexer()
     indexer.refresh(plant.clock())
@@ -47,7 +47,7 @@ def test_replays_and_conflicts_leave_the_bytes_of_the_index_as_they_were(plant: 
     assert indexer.table.version == version
 
 
-def test_what_leaves_raw_leaves_the_index(plant: Plant) -> None:
+def test_what_leaves_raw_leaves_the_index(plant: SearchMill) -> None:
     indexer = plant.indexer()
     indexer.refresh(plant.clock())
     first = plant.mill.state.slices("requests")[0]
@@ -60,7 +60,7 @@ def test_what_leaves_raw_leaves_the_index(plant: Plant) -> None:
     assert indexer.verify(plant.clock()) == []
 
 
-def test_other_declared_paths_make_another_index(plant: Plant) -> None:
+def test_other_declared_paths_make_another_index(plant: SearchMill) -> None:
     plant.indexer().refresh(plant.clock())
     other = plant.indexer(paths=("status",))
     done = other.refresh(plant.clock())
@@ -70,12 +70,14 @@ def test_other_declared_paths_make_another_index(plant: Plant) -> None:
     assert none.table.snapshot().parts == []
 
 
-def test_the_order_in_which_paths_are_declared_does_not_matter(plant: Plant) -> None:
+def test_the_order_in_which_paths_are_declared_does_not_matter(plant: SearchMill) -> None:
     plant.indexer().refresh(plant.clock())
     assert plant.indexer(paths=tuple(reversed(PATHS))).refresh(plant.clock()).idle
 
 
-def test_a_part_leaves_the_index_once_its_newest_event_is_older_than_the_index_is_kept(plant: Plant) -> None:
+def test_a_part_leaves_the_index_once_its_newest_event_is_older_than_the_index_is_kept(
+    plant: SearchMill,
+) -> None:
     plant.land([event("late", 3600 * 24, region="eu")])
     indexer = plant.indexer(kept="1d")
     assert indexer.refresh(NOON + HOUR).built == 3
@@ -86,7 +88,7 @@ def test_a_part_leaves_the_index_once_its_newest_event_is_older_than_the_index_i
     assert plant.search('WHERE region = "eu"').rows.num_rows == 3, "raw is scanned where there is no index"
 
 
-def test_rebuild_gives_the_same_bytes_and_mends_what_was_damaged(plant: Plant) -> None:
+def test_rebuild_gives_the_same_bytes_and_mends_what_was_damaged(plant: SearchMill) -> None:
     indexer = plant.indexer()
     indexer.refresh(plant.clock())
     before, version = plant.bytes_of_index(), indexer.table.version
@@ -104,7 +106,7 @@ def test_rebuild_gives_the_same_bytes_and_mends_what_was_damaged(plant: Plant) -
     assert indexer.verify(plant.clock()) == []
 
 
-def test_a_lost_table_is_made_again_to_the_same_bytes(plant: Plant) -> None:
+def test_a_lost_table_is_made_again_to_the_same_bytes(plant: SearchMill) -> None:
     plant.indexer().refresh(plant.clock())
     before = plant.bytes_of_index()
     shutil.rmtree(plant.warehouse / "index")
@@ -114,7 +116,9 @@ def test_a_lost_table_is_made_again_to_the_same_bytes(plant: Plant) -> None:
 
 
 @pytest.mark.parametrize("point", ["search.after_build", "search.after_commit"])
-def test_a_process_that_dies_leaves_nothing_to_be_mended(plant: Plant, tmp_path: Path, point: str) -> None:
+def test_a_process_that_dies_leaves_nothing_to_be_mended(
+    plant: SearchMill, tmp_path: Path, point: str
+) -> None:
     copies: list[Path] = []
 
     def copy(name: str) -> None:
@@ -140,7 +144,7 @@ def test_a_process_that_dies_leaves_nothing_to_be_mended(plant: Plant, tmp_path:
 
 
 def test_empty_raw_parts_need_no_index(tmp_path: Path) -> None:
-    made = Plant(tmp_path)
+    made = SearchMill(tmp_path)
     made.land([json.dumps({"no": "event"})])
     indexer = made.indexer()
     assert indexer.refresh(made.clock()).idle

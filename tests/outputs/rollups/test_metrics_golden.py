@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.pipeline.test_engine_golden import TEN, OpenProject, call
-from tests.support.metrics_playing import agree, files, table_rows
+from tests.support.metrics_comparison import agree, files, table_rows
 from tests.support.oracles.kinds import (
     OracleCounter,
     OracleGauge,
@@ -321,7 +321,7 @@ KINDS: Mapping[str, OracleKind] = {
 
 
 METERED = replace(REQUESTS, kinds=KINDS)
-WALK = ("accept.", "quarantine.", "raw.", "chronicle.", "rollups.")
+WALK = ("accept.", "quarantine.", "raw.", "state_history.", "rollups.")
 POINTS_OF_M12 = [point for point in POINTS if point.startswith(WALK)]
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
 from tests.support.metrics_answers import agree_on_answers
-from tests.support.metrics_playing import Metering, Projects, files
+from tests.support.metrics_comparison import MetricProjects, MetricsComparison, files
 from tests.support.oracles.kinds import OracleCounter
 from tests.support.oracles.oracle import Landing
 from tests.support.oracles.stream import OracleStream
@@ -37,14 +37,14 @@ Event = Literal["nothing", "tick", "settle", "die", "retract", "dying", "trails"
 
 
 @pytest.fixture(scope="module")
-def projects(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Projects:
-    return Projects(tmp_path_factory.mktemp("projects"), spark)
+def projects(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> MetricProjects:
+    return MetricProjects(tmp_path_factory.mktemp("projects"), spark)
 
 
 # --- ways to play
 
 
-def happen(metering: Metering, event: Event, random: Random) -> None:
+def happen(metering: MetricsComparison, event: Event, random: Random) -> None:
     if event == "tick":
         metering.tick()
     elif event == "settle":
@@ -70,7 +70,7 @@ def happen(metering: Metering, event: Event, random: Random) -> None:
 
 
 def play(
-    projects: Projects,
+    projects: MetricProjects,
     stream: OracleStream,
     feed: list[Landing],
     seed: int,
@@ -101,13 +101,13 @@ def play(
                     assert hashes_of(metering) == hashes_of(twin)
 
 
-def rows_of(metering: Metering) -> list[str]:
+def rows_of(metering: MetricsComparison) -> list[str]:
     """Without the tiles that have no rows any more."""
     content = [*metering.content(), "("]
     return [line for line, then in pairwise(content) if not (line.startswith("(") and then.startswith("("))]
 
 
-def hashes_of(metering: Metering) -> dict[TileKey, str | None]:
+def hashes_of(metering: MetricsComparison) -> dict[TileKey, str | None]:
     """What every tile is made of: a function of the ledger, not of batches."""
     state, stream = metering.open().state, metering.stream.name
     return {tile.key: tile.hash for level in LEVELS for tile in state.tiles(stream, level.name)}
@@ -133,7 +133,7 @@ ALL: tuple[Event, ...] = (
 @few
 @given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
 def test_any_cut_and_order_of_slices_and_ticks_ends_as_the_oracle_says(
-    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+    projects: MetricProjects, stream: OracleStream, feed: list[Landing], seed: int
 ) -> None:
     play(projects, stream, feed, seed, CALM)
 
@@ -141,7 +141,7 @@ def test_any_cut_and_order_of_slices_and_ticks_ends_as_the_oracle_says(
 @few
 @given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
 def test_processes_that_die_at_any_point_leave_no_trace(
-    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+    projects: MetricProjects, stream: OracleStream, feed: list[Landing], seed: int
 ) -> None:
     play(projects, stream, feed, seed, DYING)
 
@@ -149,7 +149,7 @@ def test_processes_that_die_at_any_point_leave_no_trace(
 @few
 @given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
 def test_slices_taken_back_leave_no_trace(
-    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+    projects: MetricProjects, stream: OracleStream, feed: list[Landing], seed: int
 ) -> None:
     play(projects, stream, feed, seed, TAKING_BACK)
 
@@ -157,7 +157,7 @@ def test_slices_taken_back_leave_no_trace(
 @few
 @given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
 def test_trails_and_state_that_are_lost_are_made_again(
-    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+    projects: MetricProjects, stream: OracleStream, feed: list[Landing], seed: int
 ) -> None:
     play(projects, stream, feed, seed, LOSING)
 
@@ -165,7 +165,7 @@ def test_trails_and_state_that_are_lost_are_made_again(
 @fewer
 @given(stream=STREAMS, feed=FEEDS, seed=SEEDS)
 def test_it_is_the_same_with_every_kernel_on_spark(
-    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+    projects: MetricProjects, stream: OracleStream, feed: list[Landing], seed: int
 ) -> None:
     play(projects, stream, feed, seed, CALM, inline_bytes=0)
 
@@ -174,7 +174,7 @@ def test_it_is_the_same_with_every_kernel_on_spark(
 @many
 @given(stream=STREAMS, feed=sensor_feeds(max_events=80, max_slices=12), seed=SEEDS)
 def test_whatever_happens_at_length(
-    projects: Projects, stream: OracleStream, feed: list[Landing], seed: int
+    projects: MetricProjects, stream: OracleStream, feed: list[Landing], seed: int
 ) -> None:
     play(projects, stream, feed, seed, ALL)
 
@@ -185,7 +185,7 @@ def test_whatever_happens_at_length(
 @few
 @given(stream=STREAMS, feed=FEEDS)
 def test_replays_and_conflicts_leave_every_file_of_every_table_as_it_was(
-    projects: Projects, stream: OracleStream, feed: list[Landing]
+    projects: MetricProjects, stream: OracleStream, feed: list[Landing]
 ) -> None:
     with projects.metering(stream) as metering:
         for landing in feed:
@@ -209,7 +209,7 @@ def test_replays_and_conflicts_leave_every_file_of_every_table_as_it_was(
 @few
 @given(stream=STREAMS, feed=FEEDS, level=st.sampled_from(LEVELS), back=st.integers(0, 20))
 def test_queries_answer_what_the_oracle_says(
-    projects: Projects, stream: OracleStream, feed: list[Landing], level: Level, back: int
+    projects: MetricProjects, stream: OracleStream, feed: list[Landing], level: Level, back: int
 ) -> None:
     start = align(START, level.width) - back * level.width
     with projects.metering(stream) as metering:
@@ -232,7 +232,9 @@ def of(number: int, **fields: object) -> Landing:
     return Landing("", (json.dumps(event).encode(),), START + number * MINUTE)
 
 
-def test_a_key_that_was_taken_back_is_not_admitted_by_the_next_process_either(projects: Projects) -> None:
+def test_a_key_that_was_taken_back_is_not_admitted_by_the_next_process_either(
+    projects: MetricProjects,
+) -> None:
     stream = replace(SENSORS, kinds={"c": OracleCounter(("zone",), limit=2)})
     with projects.metering(stream) as metering:
         for landing in (of(1, zone="a"), of(2, zone="b")):
@@ -249,17 +251,17 @@ def test_a_key_that_was_taken_back_is_not_admitted_by_the_next_process_either(pr
 
 
 def test_a_key_of_a_slice_that_was_taken_back_before_the_log_knew_of_it_is_not_admitted(
-    projects: Projects,
+    projects: MetricProjects,
 ) -> None:
     """The process dies with the roster written, the log not; nobody works before the slice goes."""
     stream = replace(SENSORS, kinds={"c": OracleCounter(("zone",), limit=2)})
     points = list(dict.fromkeys(walk(projects, stream)))
-    place = points.index("chronicle.after_log") + 1  # passed just after the log is written
+    place = points.index("state_history.after_log") + 1  # passed just after the log is written
     with projects.metering(stream) as metering:
         metering.land(of(1, zone="a"))
         metering.settle()
         metering.land(of(2, zone="b"))
-        assert metering.die(place) == "chronicle.after_log"
+        assert metering.die(place) == "state_history.after_log"
         log = metering.warehouse / "trails" / stream.name / "trails.log"
         log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
         metering.retract(metering.sent[1])
@@ -273,7 +275,7 @@ def test_a_key_of_a_slice_that_was_taken_back_before_the_log_knew_of_it_is_not_a
         metering.prove()
 
 
-def walk(projects: Projects, stream: OracleStream) -> list[str]:
+def walk(projects: MetricProjects, stream: OracleStream) -> list[str]:
     """The points that are passed as a second slice is taken up."""
     passed: list[str] = []
     with projects.metering(stream) as metering:

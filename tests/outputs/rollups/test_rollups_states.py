@@ -22,7 +22,7 @@ from tidemill.model.metrics import CHANGE, NONE_STATE, MetricKind, TransitionRul
 from tidemill.model.time import MINUTE, SECOND
 from tidemill.outputs.rollups.observations import in_order, observed, positioned
 from tidemill.outputs.rollups.spec import Dimension, Filter, Following, Metric
-from tidemill.outputs.rollups.transitions import contribution, state_cells, touched_by, union_of
+from tidemill.outputs.rollups.transitions import signed_cells, state_cells, touched_by, union_of
 
 START = 1_704_067_200 * SECOND
 RULES = (
@@ -174,7 +174,7 @@ def test_m6_any_order_of_arrival_gives_the_same(order: tuple[int, ...]) -> None:
     before = observations_of(metric, [])
     for seq, at in enumerate(order, start=1):
         added = observations_of(metric, [M5[at]._replace(seq=seq)])
-        parts.append(counts_of(contribution(metric, before, added)))
+        parts.append(counts_of(signed_cells(metric, *union_of(before, added))))
         before = union_of(before, added)[0]
     assert merged(parts) == counts_of(state_cells(metric, observations_of(metric, M5)))
 
@@ -285,7 +285,7 @@ def test_contributions_of_batches_cut_anywhere_add_up(
     before = observations_of(metric, [])
     for seq, (first, last) in enumerate(itertools.pairwise(edges), start=1):
         added = observations_of(metric, [each._replace(seq=seq) for each in seen[first:last]])
-        parts.append(counts_of(contribution(metric, before, added)))
+        parts.append(counts_of(signed_cells(metric, *union_of(before, added))))
         before = union_of(before, added)[0]
     assert merged(parts) == naive(metric, seen)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.config import Limits, Stream
-from tidemill.formats.plan import plan_for
+from tidemill.formats.read_plan import plan_for
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileKey, below
 from tidemill.model.metrics import OTHER
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, format_instant

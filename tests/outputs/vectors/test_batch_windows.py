@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.chains_playing import NOON, Plant, bits, delta
+from tests.support.delta_mill import NOON, Plant, bits, delta
 from tests.support.oracles.vectors import VectorOracle
 
 from tidemill.mill import Mill, recover

@@ -8,8 +8,8 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
-from tests.support.chains_playing import NOON, Plant
-from tests.support.chains_playing import delta as at_noon
+from tests.support.delta_mill import NOON, Plant
+from tests.support.delta_mill import delta as at_noon
 from tests.support.hypothesis_settings import examples
 from tests.support.oracles.vectors import VectorOracle
 

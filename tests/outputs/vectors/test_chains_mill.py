@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.chains_playing import EAGER, NOON, QUIET, STRATEGIES, WALK, Plant, compact, copy_of, delta
+from tests.support.delta_mill import EAGER, NOON, QUIET, STRATEGIES, WALK, Plant, compact, copy_of, delta
 
 from tidemill.mill import Mill, recover
 from tidemill.model.errors import InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.chains_playing import Plant, delta
+from tests.support.delta_mill import Plant, delta
 from tests.support.selection import one_in
 
 

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.chains_playing import EAGER, NOON, STRATEGIES, WALK, Plant, compact, copy_of, delta
+from tests.support.delta_mill import EAGER, NOON, STRATEGIES, WALK, Plant, compact, copy_of, delta
 from tests.support.hypothesis_settings import at_length, examples
 
 from tidemill.model.deltas import Delta, Op

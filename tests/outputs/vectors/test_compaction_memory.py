@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.chains_playing import STRATEGIES, Plant, compact, delta
+from tests.support.delta_mill import STRATEGIES, Plant, compact, delta
 
 from tidemill.outputs.vectors.table import bucket_of
 

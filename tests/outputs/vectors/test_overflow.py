@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.support.chains_playing import EAGER, NOON, Plant, compact, delta
+from tests.support.delta_mill import EAGER, NOON, Plant, compact, delta
 
 from tidemill.model.time import SECOND
 

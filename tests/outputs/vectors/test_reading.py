@@ -19,7 +19,7 @@ from tidemill.model.deltas import Delta, Op
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.time import SECOND, format_instant, parse_instant
 from tidemill.outputs.vectors.parts import ChainParts
-from tidemill.outputs.vectors.reading import MOST_COMPONENTS, VectorReader
+from tidemill.outputs.vectors.reader import MOST_COMPONENTS, VectorReader
 from tidemill.outputs.vectors.table import DELTA, ROWS, STATS, ChainFooter, Made, bucket_of, chain_table
 from tidemill.storage.tables.parts import write_part
 from tidemill.testing import FakeClock

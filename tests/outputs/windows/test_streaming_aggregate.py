@@ -21,7 +21,7 @@ from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Aggregate, Function, WindowKind, WindowSpec
 from tidemill.outputs.windows.aggregate import aggregate, fresh_schema, value_type
 from tidemill.outputs.windows.assign import assign
-from tidemill.outputs.windows.rows import row_schema
+from tidemill.outputs.windows.extract import row_schema
 
 STREAM = Stream.model_validate(
     {

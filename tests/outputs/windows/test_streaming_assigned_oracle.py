@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from tests.support.hypothesis_settings import at_length, examples
 from tests.support.strategies.streaming import SCALES, StreamingCase, declaration, streaming_cases
-from tests.support.streaming_stepping import STREAM, table_of
+from tests.support.streaming_in_memory import STREAM, table_of
 
 from tidemill.config.windowing import WindowDeclaration, spec_of
 from tidemill.model.slices import set_hash

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.outputs.windows.conftest import EPOCH, NewRows, Rows, summed
-from tests.support.forging import forge
+from tests.support.forged_parts import forge
 
 from tidemill.mill import Mill, recover
 from tidemill.model.failpoints import observed

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from tests.outputs.windows.conftest import NewRows, Rows, summed
 from tests.support.hypothesis_settings import at_length, examples
-from tests.support.streaming_playing import ALL, CALM, Projects, Script, scripts
+from tests.support.streaming_comparison import ALL, CALM, Script, StreamingProjects, scripts
 
 from tidemill.engine import Engine
 from tidemill.model.failpoints import observed
 from tidemill.model.time import SECOND
-from tidemill.outputs.windows import tasks
+from tidemill.outputs.windows import planning
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,8 +29,8 @@ SCRIPTS = scripts()
 
 
 @pytest.fixture(scope="module")
-def projects(tmp_path_factory: pytest.TempPathFactory) -> Projects:
-    return Projects(tmp_path_factory.mktemp("projects"))
+def projects(tmp_path_factory: pytest.TempPathFactory) -> StreamingProjects:
+    return StreamingProjects(tmp_path_factory.mktemp("projects"))
 
 
 @pytest.fixture
@@ -53,10 +53,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is cut into as many buckets as there are cores, however little it is."""
-    monkeypatch.setattr(tasks, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(planning, "BUCKET_BYTES", 1)
 
 
-def play(projects: Projects, script: Script, moods: frozenset[str], **options: object) -> None:
+def play(projects: StreamingProjects, script: Script, moods: frozenset[str], **options: object) -> None:
     with projects.playing(script, moods, **options) as playing:  # type: ignore[arg-type]
         playing.play()
 
@@ -206,26 +206,26 @@ def test_a_retraction_after_which_rows_are_not_late_any_more(here: None, new_row
 
 @few
 @given(script=SCRIPTS)
-def test_what_stands_is_what_the_oracle_says(projects: Projects, here: None, script: Script) -> None:
+def test_what_stands_is_what_the_oracle_says(projects: StreamingProjects, here: None, script: Script) -> None:
     play(projects, script, CALM)
 
 
 @few
 @given(script=SCRIPTS)
-def test_in_several_buckets(projects: Projects, here: None, buckets: None, script: Script) -> None:
+def test_in_several_buckets(projects: StreamingProjects, here: None, buckets: None, script: Script) -> None:
     play(projects, script, CALM)
 
 
 @few
 @given(script=SCRIPTS)
-def test_whatever_happens_on_the_way(projects: Projects, here: None, script: Script) -> None:
+def test_whatever_happens_on_the_way(projects: StreamingProjects, here: None, script: Script) -> None:
     play(projects, script, ALL)
 
 
 @few
 @given(script=SCRIPTS)
 def test_whatever_happens_in_several_buckets(
-    projects: Projects, here: None, buckets: None, script: Script
+    projects: StreamingProjects, here: None, buckets: None, script: Script
 ) -> None:
     play(projects, script, ALL)
 
@@ -233,14 +233,14 @@ def test_whatever_happens_in_several_buckets(
 @few
 @given(script=scripts(max_slices=10, sums=True))
 def test_open_sessions_go_on_from_their_sums(
-    projects: Projects, here: None, buckets: None, script: Script
+    projects: StreamingProjects, here: None, buckets: None, script: Script
 ) -> None:
     play(projects, script, ALL)
 
 
 @examples(1, shrink=False)
 @given(script=scripts(max_slices=3))
-def test_on_spark(projects: Projects, spark: SparkSession, buckets: None, script: Script) -> None:
+def test_on_spark(projects: StreamingProjects, spark: SparkSession, buckets: None, script: Script) -> None:
     play(projects, script, ALL, spark=spark, engine={"inline_bytes": 0})
 
 
@@ -251,7 +251,7 @@ def test_on_spark(projects: Projects, spark: SparkSession, buckets: None, script
 @many
 @given(script=SCRIPTS)
 def test_what_stands_is_what_the_oracle_says_at_length(
-    projects: Projects, here: None, script: Script
+    projects: StreamingProjects, here: None, script: Script
 ) -> None:
     play(projects, script, CALM)
 
@@ -259,14 +259,18 @@ def test_what_stands_is_what_the_oracle_says_at_length(
 @pytest.mark.soak
 @many
 @given(script=SCRIPTS)
-def test_in_several_buckets_at_length(projects: Projects, here: None, buckets: None, script: Script) -> None:
+def test_in_several_buckets_at_length(
+    projects: StreamingProjects, here: None, buckets: None, script: Script
+) -> None:
     play(projects, script, CALM)
 
 
 @pytest.mark.soak
 @many
 @given(script=SCRIPTS)
-def test_whatever_happens_on_the_way_at_length(projects: Projects, here: None, script: Script) -> None:
+def test_whatever_happens_on_the_way_at_length(
+    projects: StreamingProjects, here: None, script: Script
+) -> None:
     play(projects, script, ALL)
 
 
@@ -274,6 +278,6 @@ def test_whatever_happens_on_the_way_at_length(projects: Projects, here: None, s
 @many
 @given(script=SCRIPTS)
 def test_whatever_happens_in_several_buckets_at_length(
-    projects: Projects, here: None, buckets: None, script: Script
+    projects: StreamingProjects, here: None, buckets: None, script: Script
 ) -> None:
     play(projects, script, ALL)

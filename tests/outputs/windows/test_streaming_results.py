@@ -19,7 +19,6 @@ from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Aggregate, Function, Trigger, Value, WindowKind, WindowSpec, window_id
 from tidemill.model.time import Interval
 from tidemill.outputs.windows.aggregate import fresh_schema
-from tidemill.outputs.windows.identity import window_ids
 from tidemill.outputs.windows.keys import Key
 from tidemill.outputs.windows.results import (
     Changes,
@@ -32,6 +31,7 @@ from tidemill.outputs.windows.results import (
     results_table,
     write_results,
 )
+from tidemill.outputs.windows.window_ids import window_ids
 from tidemill.storage.tables.parts import read_footer
 
 STREAM = Stream.model_validate(

@@ -32,12 +32,7 @@ from tidemill.model.streaming import (
     WindowSpec,
 )
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, SECOND, Interval
-from tidemill.outputs.windows.buckets import buckets_of
-from tidemill.outputs.windows.decoded import Narrow, RowGroup, RowGroups, Wide
-from tidemill.outputs.windows.fates import fates
-from tidemill.outputs.windows.grid import Grid
-from tidemill.outputs.windows.keys import Key, bucket_of
-from tidemill.outputs.windows.rows import (
+from tidemill.outputs.windows.extract import (
     ExtractUnit,
     RowPosition,
     RowScope,
@@ -46,6 +41,10 @@ from tidemill.outputs.windows.rows import (
     row_schema,
     rows_of,
 )
+from tidemill.outputs.windows.grid import Grid
+from tidemill.outputs.windows.keys import Key, bucket_of, buckets_of
+from tidemill.outputs.windows.row_fates import fates
+from tidemill.outputs.windows.row_group_cache import Narrow, RowGroup, RowGroups, Wide
 from tidemill.raw.tables import RAW
 from tidemill.storage.tables.parts import write_part
 

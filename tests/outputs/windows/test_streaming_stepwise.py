@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import at_length, examples
 from tests.support.strategies.streaming import SCALES, StreamingCase, streaming_cases
-from tests.support.streaming_standing import agree, by_id
-from tests.support.streaming_stepping import Emitted, EventTime, ProcessingTime, Windows, rows_of
+from tests.support.streaming_in_memory import Emitted, EventTime, ProcessingTime, Windows, rows_of
+from tests.support.streaming_results import agree, by_id
 
 from tidemill.model.streaming import Fate, LatePolicy, Trigger, WindowResult, WindowSpec
 from tidemill.model.time import SECOND, WEEK

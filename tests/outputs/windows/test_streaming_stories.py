@@ -8,7 +8,7 @@ from fractions import Fraction
 from itertools import count
 
 import pytest
-from tests.support.streaming_stepping import STREAM, Emitted, EventTime, ProcessingTime, Windows
+from tests.support.streaming_in_memory import STREAM, Emitted, EventTime, ProcessingTime, Windows
 
 from tidemill.model.conditions.declared import parse_condition
 from tidemill.model.slices import set_hash

@@ -21,7 +21,7 @@ from tidemill.config.events import Events
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import EXIT_CODE
 from tidemill.model.time import SECOND
-from tidemill.pipeline.events import Delivered, Delivery, delivery, sending
+from tidemill.pipeline.events import Delivered, Delivery, delivery, sink
 from tidemill.storage.state.protocol import State
 from tidemill.storage.state.sqlite import open_state
 
@@ -124,7 +124,7 @@ def test_a_bug_in_a_sink_is_raised_where_it_is_seen(
 ) -> None:
     announce(state, 1)
 
-    def broken(*_: object) -> sending.SentEvents:
+    def broken(*_: object) -> sink.SentEvents:
         raise AssertionError("a bug")
 
     monkeypatch.setattr("tidemill.pipeline.events.file_sink.FileSender.send", broken)

@@ -6,12 +6,12 @@ import json
 from decimal import Decimal
 
 import pytest
-from tests.support.language_documenting import document_of
+from tests.support.query_documents import document_of
 
 from tidemill.model.errors import QueryError
 from tidemill.query.language.document import query_from, search_from
 from tidemill.query.language.parse import parse, parse_search
-from tidemill.query.language.written import text_of
+from tidemill.query.language.unparse import text_of
 
 QUERY = {
     "select": ["count", {"value": "sum(latency_ms)", "as": "total"}, "percentile(0.999)"],

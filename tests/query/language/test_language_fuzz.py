@@ -8,13 +8,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
-from tests.support.language_documenting import document_of
+from tests.support.query_documents import document_of
 
 from tidemill.model.errors import QueryError
 from tidemill.query.language.ast import Query, Search
 from tidemill.query.language.document import QUERY_KEYS, SEARCH_KEYS, query_from, search_from
 from tidemill.query.language.parse import parse, parse_search
-from tidemill.query.language.written import text_of
+from tidemill.query.language.unparse import text_of
 
 WORD_TEXT = """
 SELECT count FROM requests WHERE BETWEEN AND SINCE USING ROLLUP INTERVAL GROUP BY EDGES FILL ORDER LIMIT

@@ -9,9 +9,9 @@ import duckdb
 import pytest
 
 from tidemill.model.errors import NotFoundError, QueryError, TidemillError
-from tidemill.query.plain_sql.checking import Statement, check
 from tidemill.query.plain_sql.functions import FUNCTIONS, OPERATORS, TABLE_FUNCTIONS
 from tidemill.query.plain_sql.service import SqlLimits, _Run
+from tidemill.query.plain_sql.statement_check import Statement, check
 
 SECRET = "/etc/passwd"
 STATEMENTS = """

@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.config.sections import Pack
+from tidemill.config.stream_sections import Pack
 from tidemill.model.time import DAY, HOUR, Interval, parse_instant
-from tidemill.raw.compaction.choosing import Group, UnpackedSlice, groups
+from tidemill.raw.compaction.selection import Group, UnpackedSlice, groups
 
 MIB = 1 << 20
 DAY_15 = parse_instant("2024-01-15T00:00:00Z")

@@ -22,8 +22,8 @@ from tidemill.model.slices import SliceStatus
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, format_instant
 from tidemill.raw.compaction.packer import GROUPS_AT_ONCE
 from tidemill.raw.compaction.packing import prepare
-from tidemill.raw.compaction.scratch import PackingFolder
-from tidemill.raw.standins import is_large
+from tidemill.raw.compaction.packing_folders import PackingFolder
+from tidemill.raw.part_names import is_large
 from tidemill.storage.tables import log
 from tidemill.storage.tables.table import CHECKPOINT_EVERY, Table
 from tidemill.testing import FakeClock
@@ -368,7 +368,7 @@ def test_what_was_prepared_of_a_slice_that_is_retracted_is_thrown_away(
 DIES_WHILE_IT_PREPARES = """
 import os, sys
 from pathlib import Path
-from tidemill.raw.compaction.scratch import PackingFolder
+from tidemill.raw.compaction.packing_folders import PackingFolder
 (PackingFolder(Path(sys.argv[1]), "dead").folder / "part.parquet").write_bytes(b"half of it")
 os._exit(9)
 """
@@ -450,7 +450,7 @@ def test_only_the_small_part_of_a_slice_is_packed_when_the_other_is_large(
     plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each slice has many rows of one day and a few of the day before."""
-    monkeypatch.setattr("tidemill.raw.spans.FULL_BYTES", 1)
+    monkeypatch.setattr("tidemill.raw.partitioning.FULL_BYTES", 1)
     monkeypatch.setattr("tidemill.raw.accept.batch.LARGE_BYTES", 4_000)
 
     def lines(number: int, rows: int, days: int) -> bytes:

@@ -20,15 +20,15 @@ from deltalake import DeltaTable
 from tests.pipeline.test_recover import dump, without
 from tests.support.pipeline import NOON, NewPlant, Plant, all_on_spark, ndjson, request, slice_of
 
-from tidemill.config.sections import Pack
+from tidemill.config.stream_sections import Pack
 from tidemill.mill import Mill
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import POINTS, observed
 from tidemill.model.time import DAY, SECOND
 from tidemill.raw.accept.catch_up import catch_up
-from tidemill.raw.compaction.choosing import fresh, groups, packed_parts, regrouped
 from tidemill.raw.compaction.packing import PackedParts, pack_groups
-from tidemill.raw.standins import is_shared
+from tidemill.raw.compaction.selection import fresh, groups, packed_parts, regrouped
+from tidemill.raw.part_names import is_shared
 from tidemill.raw.tables import RAW
 from tidemill.storage.tables.table import Table
 

@@ -20,14 +20,14 @@ from tests.support.hypothesis_settings import examples
 from tests.support.pipeline import NOON, NewPlant, Plant, ndjson, request, slice_of
 from tests.support.selection import one_in
 
-from tidemill.config.sections import Pack
+from tidemill.config.stream_sections import Pack
 from tidemill.mill import recover
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import DAY
 from tidemill.raw.accept.catch_up import catch_up
 from tidemill.raw.accept.decisions import read_decisions
-from tidemill.raw.compaction.choosing import packed_parts
+from tidemill.raw.compaction.selection import packed_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

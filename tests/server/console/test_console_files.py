@@ -9,7 +9,7 @@ import sys
 import pytest
 from scripts.screenshots import DEMO, IMAGES, ROOT, STORY
 
-from tidemill.server.console.serving import POLICY, STATIC
+from tidemill.server.console.routes import POLICY, STATIC
 
 OWN = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*") if path.is_file())
 
@@ -68,13 +68,13 @@ def test_a_page_names_files_that_can_be_kept_for_ever(still):
 @pytest.mark.parametrize(
     "name",
     [
-        "../serving.py",
-        "%2e%2e/serving.py",
-        "..%2fserving.py",
+        "../routes.py",
+        "%2e%2e/routes.py",
+        "..%2froutes.py",
         "/etc/passwd",
         "x.js",
         "",
-        "v-1/../serving.py",
+        "v-1/../routes.py",
         "v-1/",
     ],
 )
@@ -98,7 +98,7 @@ def test_each_page_has_a_picture_in_the_docs_and_in_the_readme():
 
 def test_nothing_imports_the_chart_library():
     code = (
-        "import sys, tidemill.server.console.serving as s; s.chart_files(); sys.exit('bokeh' in sys.modules)"
+        "import sys, tidemill.server.console.routes as s; s.chart_files(); sys.exit('bokeh' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -175,10 +175,9 @@ def test_a_tile_is_stale_until_it_is_built_from_what_is_desired(state: State) ->
     assert late.state.hash == set_hash([name_of(1)])
     state.apply_tiles("requests", 5, [build_of(TILE, [1, 2], revision=2)])
     assert state.stale_tiles("requests") == []
-    rebuilt = state.base_tile("requests", TILE)
-    assert rebuilt is not None
+    (rebuilt,) = state.base_tiles("requests", [TILE])
     assert (rebuilt.observed, rebuilt.state.revision) == ({name_of(1), name_of(2)}, 2)
-    assert state.base_tile("requests", 2 * TILE) is None
+    assert state.base_tiles("requests", [2 * TILE]) == []
 
 
 def test_a_build_from_an_older_set_leaves_the_tile_stale(state: State) -> None:

@@ -27,8 +27,8 @@ from tidemill.config.project import StateStore
 from tidemill.model.errors import BusyError, ConfigError, StorageError
 from tidemill.model.time import MINUTE
 from tidemill.storage import layout
-from tidemill.storage.state import opening, queue_acts
-from tidemill.storage.state.dialect import postgres_statement
+from tidemill.storage.state import opening, queue_sql
+from tidemill.storage.state.postgres_dialect import postgres_statement
 from tidemill.storage.state.protocol import State
 
 psycopg = pytest.importorskip("psycopg", reason="psycopg is not installed")
@@ -148,7 +148,7 @@ def test_who_takes_windows_does_not_wait_for_an_act_that_is_under_way(opener: Po
     one, other = opener(), opener()
     queue(one, {1: [1], 2: [2], 3: [3]})
     with one._write() as db:  # type: ignore[attr-defined]
-        db.execute(f"{queue_acts.QUEUED} AND start = ? {queue_acts.LOCKED}", (3_600_000_000,)).fetchall()
+        db.execute(f"{queue_sql.QUEUED} AND start = ? {queue_sql.LOCKED}", (3_600_000_000,)).fetchall()
         taken = other.take("b", 0, MINUTE, 10)  # but what is being changed, it leaves alone
     assert [build.key.start // 3_600_000_000 for build in taken] == [2, 3]
     assert [build.key.start // 3_600_000_000 for build in other.take("b", 0, MINUTE, 10)] == [1]

@@ -172,8 +172,7 @@ def test_tiles_of_a_retracted_slice_are_stale(state: State) -> None:
     assert (last.state.key.start, last.desired, last.observed) == (2 * TILE, frozenset(), {name_of(1)})
     state.apply_tiles("requests", 2, [build_of(0, [2], 2), build_of(2 * TILE, [], 2)])
     assert state.stale_tiles("requests") == []
-    emptied = state.base_tile("requests", 2 * TILE)
-    assert emptied is not None
+    (emptied,) = state.base_tiles("requests", [2 * TILE])
     assert (emptied.desired, emptied.observed, emptied.state.revision) == (frozenset(), frozenset(), 2)
 
 
@@ -185,7 +184,7 @@ def test_a_tile_that_a_retracted_slice_touched_is_stale(state: State) -> None:
     assert retract(state, 2)
     (tile,) = state.stale_tiles("requests")
     assert (tile.state.key.start, tile.desired) == (0, {name_of(1)})
-    assert state.base_tile("requests", TILE) is None
+    assert state.base_tiles("requests", [TILE]) == []
 
 
 def test_a_tile_that_was_never_built_and_has_nothing_left_is_forgotten(state: State) -> None:
@@ -194,7 +193,7 @@ def test_a_tile_that_was_never_built_and_has_nothing_left_is_forgotten(state: St
     assert retract(state, 1)
     (tile,) = state.stale_tiles("requests")
     assert (tile.state.key.start, tile.desired) == (TILE, {name_of(2)})
-    assert state.base_tile("requests", 0) is None
+    assert state.base_tiles("requests", [0]) == []
 
 
 def test_a_slice_that_comes_back_as_it_was_makes_no_tile_stale(state: State) -> None:
@@ -208,7 +207,7 @@ def test_a_slice_that_comes_back_as_it_was_makes_no_tile_stale(state: State) -> 
     assert [tile.state.key.start for tile in state.stale_tiles("requests")] == [0]
 
 
-def test_a_slice_that_was_judged_anew_has_another_name_in_its_tiles(state: State) -> None:
+def test_a_slice_that_was_decided_again_has_another_name_in_its_tiles(state: State) -> None:
     state.enter_all([slice_of(1), slice_of(2)])
     state.apply_batch(batch_of("b1", [1, 2], {0: [1, 2]}))
     state.apply_tiles("requests", 1, [build_of(0, [1, 2])])
@@ -220,8 +219,7 @@ def test_a_slice_that_was_judged_anew_has_another_name_in_its_tiles(state: State
     build = TileBuild(TileKey("5s", 0), set_hash([anew]), 2, "p2.parquet", 10, frozenset([anew]))
     state.apply_tiles("requests", 2, [build])
     assert state.stale_tiles("requests") == []
-    built = state.base_tile("requests", 0)
-    assert built is not None
+    (built,) = state.base_tiles("requests", [0])
     assert built.observed == {anew}
 
 
@@ -338,7 +336,7 @@ def test_a_slice_that_comes_back_as_it_was_leaves_the_window_as_it_was_built(sta
     assert members_at(state, 11)[2].observed
 
 
-def test_a_slice_that_was_judged_anew_has_another_name_in_its_windows(state: State) -> None:
+def test_a_slice_that_was_decided_again_has_another_name_in_its_windows(state: State) -> None:
     queue(state, {1: [10]})
     queue(state, {2: [10]})
     build_all(state)

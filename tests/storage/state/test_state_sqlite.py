@@ -25,14 +25,12 @@ from tidemill.model.errors import StorageError
 from tidemill.model.slices import Codec, Counts, Format, NewSlice, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import HOUR, MINUTE
 from tidemill.model.windows import Phase
-from tidemill.storage.state import queue_acts, window_acts
+from tidemill.storage.state import queue_sql, windows_sql
 from tidemill.storage.state.ddl import VERSIONS
 from tidemill.storage.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, Retraction, State
-from tidemill.storage.state.rows import SLICE_COLUMNS, to_row
-from tidemill.storage.state.schema import LOG_BYTES, VERSION
+from tidemill.storage.state.rows import SLICE_COLUMNS, WINDOW_COLUMNS, to_row
 from tidemill.storage.state.sql_state import STALE
-from tidemill.storage.state.sqlite import open_state
-from tidemill.storage.state.window_rows import WINDOW_COLUMNS
+from tidemill.storage.state.sqlite import LOG_BYTES, VERSION, open_state
 
 
 def test_it_is_in_wal_mode_with_full_sync(tmp_path: Path) -> None:
@@ -317,7 +315,7 @@ def test_a_step_that_fails_leaves_the_older_file_as_it_was(
     with sqlite3.connect(path) as db:
         before = db.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall()
     broken = (VERSIONS[0], VERSIONS[1] + "; CREATE TABLE slices (again)")
-    monkeypatch.setattr("tidemill.storage.state.schema.VERSIONS", broken)
+    monkeypatch.setattr("tidemill.storage.state.sqlite.VERSIONS", broken)
     with pytest.raises(StorageError, match="already exists"):
         open_state(path)
     with sqlite3.connect(path) as db:
@@ -343,15 +341,15 @@ def test_several_that_open_an_older_file_at_once_bring_it_up_to_date_once(tmp_pa
 @pytest.mark.parametrize(
     ("query", "steps"),
     [
-        (f"{window_acts.CHANGED} ORDER BY start LIMIT ?", ["SEARCH windows USING INDEX windows_due"]),
-        (f"{window_acts.CHECKED} ORDER BY start LIMIT ?", ["SEARCH windows USING INDEX windows_check"]),
-        (f"{queue_acts.QUEUED} {queue_acts.ORDER} LIMIT ?", ["SEARCH windows USING INDEX windows_queue"]),
-        (f"{queue_acts.LEASED} AND lease_until <= ?", ["SCAN windows USING INDEX windows_leases"]),
-        (f"{queue_acts.LEASED} AND owner = ?", ["SEARCH windows USING INDEX windows_leases"]),
-        (queue_acts.LENGTH, ["SEARCH windows USING COVERING INDEX windows_queue"]),
-        (f"{queue_acts.LENGTH} AND stream = ?", ["SEARCH windows USING COVERING INDEX windows_queue"]),
+        (f"{windows_sql.CHANGED} ORDER BY start LIMIT ?", ["SEARCH windows USING INDEX windows_due"]),
+        (f"{windows_sql.CHECKED} ORDER BY start LIMIT ?", ["SEARCH windows USING INDEX windows_check"]),
+        (f"{queue_sql.QUEUED} {queue_sql.ORDER} LIMIT ?", ["SEARCH windows USING INDEX windows_queue"]),
+        (f"{queue_sql.LEASED} AND lease_until <= ?", ["SCAN windows USING INDEX windows_leases"]),
+        (f"{queue_sql.LEASED} AND owner = ?", ["SEARCH windows USING INDEX windows_leases"]),
+        (queue_sql.LENGTH, ["SEARCH windows USING COVERING INDEX windows_queue"]),
+        (f"{queue_sql.LENGTH} AND stream = ?", ["SEARCH windows USING COVERING INDEX windows_queue"]),
         (
-            window_acts.UNASSIGNED,
+            windows_sql.UNASSIGNED,
             ["SEARCH slices USING INTEGER PRIMARY KEY", "SEARCH unlaid USING PRIMARY KEY"],
         ),
     ],

@@ -16,7 +16,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemill.model.errors import ConflictError, Retry, StorageError
-from tidemill.storage.tables.checksums import without_checksums
+from tidemill.storage.tables.part_checksums import without_checksums
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table, check_inputs
 

@@ -26,7 +26,7 @@ from tests.support.patience import PATIENCE
 from tidemill.model.errors import StorageError
 from tidemill.storage.checksums import check_file, write_checked
 from tidemill.storage.files import atomic_write, attempt, storage_errors
-from tidemill.storage.tables.checksums import without_checksums
+from tidemill.storage.tables.part_checksums import without_checksums
 from tidemill.storage.tables.parts import StagedPart, is_ours, read_footer, read_part, write_part
 from tidemill.storage.tables.stats import STRING_LIMIT, bounds, delta_stats, lower_text, upper_text
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.storage.tables import log
-from tidemill.storage.tables.checksums import without_checksums
+from tidemill.storage.tables.part_checksums import without_checksums
 from tidemill.storage.tables.parts import write_part
 from tidemill.storage.tables.table import Table
 

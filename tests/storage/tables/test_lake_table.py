@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tidemill.model.errors import ConfigError, StorageError
-from tidemill.storage.tables.checksums import without_checksums
+from tidemill.storage.tables.part_checksums import without_checksums
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.table import Table
 

@@ -13,8 +13,8 @@ from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError
 from tidemill.model.time import DAY
 from tidemill.storage import layout
-from tidemill.storage.scrubbing import ScrubTally
-from tidemill.storage.tables import log, log_copies, log_sums
+from tidemill.storage.file_scrub import ScrubTally
+from tidemill.storage.tables import log, log_checksums, log_copies
 from tidemill.storage.tables.readers import TableReaders
 from tidemill.storage.tables.scrub import scrub_table
 from tidemill.storage.tables.table import CHECKPOINT_EVERY, Table
@@ -224,7 +224,7 @@ def test_trimmed_entries_are_not_missed(warehouse: Path, root: Path, add: Add) -
     floor = log.last_checkpoint(root)
     assert table.trim_log(DAY, now) == floor
     assert scrubbed(warehouse, root) == []
-    assert min(int(name[:20]) for name in log_sums.recorded(root)) == floor
+    assert min(int(name[:20]) for name in log_checksums.recorded(root)) == floor
     opened = Table.existing(root)
     assert opened is not None
     assert opened.version == 2 * CHECKPOINT_EVERY + 3
@@ -308,5 +308,5 @@ def test_copies_are_forgotten_with_the_versions_they_are_of(root: Path, add: Add
     filled(root, add, 2)
     log_copies.trim(root, 2)
     assert log_copies.is_kept(root, entry(root, 2).name)
-    log_copies.trim(root, log_sums.SPAN)
+    log_copies.trim(root, log_checksums.SPAN)
     assert not log_copies.is_kept(root, entry(root, 2).name)

@@ -239,7 +239,7 @@ def streaming_cases(
     spec = draw(window_specs(unit, kinds=kinds, policies=policies, close=close))
     # as with other feeds: hypothesis chooses sizes, seeded dice the rest
     counts = draw(st.lists(st.integers(min_rows, max_rows), min_size=1, max_size=max_slices))
-    dice = _Dice(unit, Random(draw(st.integers(0, 2**32 - 1))))
+    dice = _StreamingDice(unit, Random(draw(st.integers(0, 2**32 - 1))))
     sources = ["s1", "s2", "s3"][: draw(st.integers(1, 3))]
     behind = {source: dice.random.choice([0, 0, 3, 12]) for source in sources}
     pace, disorder = dice.random.choice([0, 1, 3, 9]), dice.random.choice([0, 1, 5, 20])
@@ -261,7 +261,7 @@ def streaming_cases(
     )
 
 
-class _Dice(NamedTuple):
+class _StreamingDice(NamedTuple):
     unit: int
     random: Random
 

@@ -26,8 +26,8 @@ from tidemill.cli.views.maintenance import expired_pieces, look_words
 from tidemill.cli.views.results import refreshed_words
 from tidemill.cli.views.windows import build_pieces
 from tidemill.model.time import format_instant
+from tidemill.pipeline.documents import operations
 from tidemill.pipeline.documents import shapes as documents
-from tidemill.pipeline.documents import ticks
 
 if TYPE_CHECKING:
     from tidemill.ingest.landing import Landed, LandedMany
@@ -69,14 +69,14 @@ def landed_line(one: Landed) -> Text:
 
 def tick(report: TickReport, *, details: bool) -> View:
     """Yield what a round did; each tile, window and sink only with `details`."""
-    for busy in ticks.busy(report):
+    for busy in operations.busy(report):
         done, builds = busy.tick, busy.builds
         words = "; ".join([*_parts(done, builds), *refreshed_words(busy.results)])
         took = (f"; {documents.took(report.seconds)}", "dim")
         yield line(_at(report), (done.stream, "bold"), ": ", words, took)
         if not details:
             continue
-        for tile in ticks.in_order(done.tiles):
+        for tile in operations.in_order(done.tiles):
             position = f"  {tile.key.level:>3} {format_instant(tile.key.start)}"
             made = f"  revision {tile.revision}, {many(tile.rows, 'row')}: {escaped(tile.reason)}"
             yield line((position, "cyan"), made)
@@ -100,7 +100,7 @@ def _parts(done: StreamTick, builds: Sequence[BuildOutcome]) -> Iterator[str]:
         words = outcome_words(documents.total([result.counts for result in results]))
         yield f"{many(len(results), 'slice')}{f' ({failed:,} failed)' if failed else ''}, {words}"
     if done.batch is not None or done.tiles:
-        levels = f" ({level_words(ticks.by_level(done.tiles))})" if done.tiles else ""
+        levels = f" ({level_words(operations.by_level(done.tiles))})" if done.tiles else ""
         yield f"{many(len(done.tiles), 'tile')} built{levels}"
     if done.indexed is not None and not done.indexed.idle:
         gone = f", {done.indexed.removed:,} removed" if done.indexed.removed else ""
@@ -130,7 +130,7 @@ def _chain_words(done: ChainRound) -> Iterator[str]:
 
 def _window_words(done: StreamTick, builds: Sequence[BuildOutcome]) -> str:
     """Return `3 windows queued, 2 built, 1 failed`: zeros are left out, the noun is always there."""
-    found = ticks.by_outcome(builds)
+    found = operations.by_outcome(builds)
     counts = {word: found[word] for word in ("built", "failed", "lost")}
     if done.windows is not None:
         counts = {"queued": done.windows.queued, **counts, "withdrawn": done.windows.withdrawn}

@@ -16,6 +16,7 @@ from tidemill.pipeline.documents.scrub import remedy
 
 if TYPE_CHECKING:
     from tidemill.model.expiry import ExpiryStep
+    from tidemill.pipeline.move import Moved, MovePlan
     from tidemill.pipeline.recover import Recovered
     from tidemill.pipeline.repair import Repaired, RepairPlan, RepairStep
     from tidemill.pipeline.retention import ExpiryPlan
@@ -83,6 +84,18 @@ def _steps(steps: Sequence[RepairStep]) -> Table:
         about = (step.damage.file, step.damage.kind.value, step.damage.reason)
         table.add_row(*(Text(escaped(text)) for text in about), repair)
     return table
+
+
+def move_plan(of: MovePlan) -> View:
+    there = f"; {many(of.there, 'file')} of an earlier try are there" if of.there else ""
+    yield line(f"{many(of.files, 'file')}, {size(of.bytes)} to ", (escaped(of.url), "bold"), there)
+
+
+def moved(of: Moved) -> View:
+    there = of.plan.files - of.sent
+    known = f"; {many(there, 'file')} were there" if there > 0 else ""
+    yield line(f"{many(of.sent, 'file')} sent to ", (escaped(of.plan.url), "bold"), known)
+    yield line(f"now write `warehouse: {escaped(of.plan.url)}` in tidemill.yaml, then run `tidemill recover`")
 
 
 def recovered(of: Recovered) -> View:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tidemill.query.catalog import MetricFacts, StreamFacts
     from tidemill.query.cell import Cell
     from tidemill.query.plain_sql.service import SqlAnswer
-    from tidemill.query.search.searching import SearchFacts, SearchPage, SearchPlan
+    from tidemill.query.search.search import SearchFacts, SearchPage, SearchPlan
 
 _PLAN: Final = ["explain_key", "explain_value"]  # the columns of EXPLAIN
 

@@ -20,14 +20,19 @@ from tidemill.pipeline.documents.shapes import instant
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.model.completeness import Missing
+    from tidemill.model.completeness import Missing, Pending
     from tidemill.model.streaming import WindowSpec
     from tidemill.outputs.windows.reader import ResultStatus
     from tidemill.outputs.windows.refresh import WindowRefresh
 
 
 def results(
-    spec: WindowSpec, rows: pa.Table, missing: Sequence[Missing], *, revisions: bool, more: bool
+    spec: WindowSpec,
+    rows: pa.Table,
+    lacks: Sequence[Missing | Pending],
+    *,
+    revisions: bool,
+    more: bool,
 ) -> View:
     if rows.num_rows:
         yield _results(spec, rows, revisions=revisions)
@@ -35,7 +40,7 @@ def results(
         yield line(f"no results of {escaped(spec.name)}")
     if more:
         yield Note(f"the newest {rows.num_rows:,}; --limit 0 shows all")
-    for one in missing:
+    for one in lacks:
         yield Note(f"{escaped(str(one))}. {escaped(one.remedy)}.")
 
 
@@ -79,17 +84,17 @@ def _history(row: Mapping[str, object]) -> Text:
     return Text(words, style="magenta" if row["withdrawn"] else "")
 
 
-def standings(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> View:
+def statuses(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> View:
     if not windows:
         yield line(f"{escaped(stream)} declares no streaming windows")
         return
-    yield _standings(windows, warehouse)
+    yield _statuses(windows, warehouse)
     for one in windows:
         if not one.current:
             yield Note(f"{one.spec.name} has another declaration; `tidemill run` computes its results again")
 
 
-def _standings(windows: Sequence[ResultStatus], warehouse: Path) -> Table:
+def _statuses(windows: Sequence[ResultStatus], warehouse: Path) -> Table:
     table = listing("window", "kind", "results", "newest end", "watermark", "table", right=("results",))
     for one in windows:
         table.add_row(

@@ -19,7 +19,7 @@ from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
 from tidemill.model.time import format_duration, format_instant
 
 if TYPE_CHECKING:
-    from tidemill.ingest.health import IngestHealth
+    from tidemill.ingest.gateway.status import IngestHealth
     from tidemill.pipeline.documents.shapes import Document
     from tidemill.server.start import Started
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.config.gateway import GatewaySettings
-    from tidemill.ingest.health import IngestHealth
+    from tidemill.ingest.gateway.status import IngestHealth
     from tidemill.model.gateway import GatewayStatus
     from tidemill.outputs.vectors.chainer import ChainStatus
     from tidemill.pipeline.reports import StreamStatus

@@ -12,16 +12,16 @@ from tidemill.cli.views.layout import Note, View, line, listing
 from tidemill.model.time import format_instant
 
 if TYPE_CHECKING:
-    from tidemill.server.access import Token
+    from tidemill.server.access import AccessToken
 
 
-def created(token: Token, secret: str) -> View:
+def created(token: AccessToken, secret: str) -> View:
     yield line("created ", (token.id, "bold"), f": {_allowed(token)}")
     yield line((secret, "bold"))
     yield Note("keep it now: it is not shown again; send it as `Authorization: Bearer tm_…`")
 
 
-def tokens(tokens: Sequence[Token], now: int) -> View:
+def tokens(tokens: Sequence[AccessToken], now: int) -> View:
     if not tokens:
         yield line("no tokens")
         yield Note("without one, the server is open to this machine and to no other")
@@ -42,11 +42,11 @@ def tokens(tokens: Sequence[Token], now: int) -> View:
     yield table
 
 
-def revoked(token: Token) -> View:
+def revoked(token: AccessToken) -> View:
     yield line("revoked ", (token.id, "bold"), f": {_allowed(token)}")
 
 
-def _allowed(token: Token) -> str:
+def _allowed(token: AccessToken) -> str:
     tenants = "all tenants" if token.tenant is None else f"tenant {escaped(token.tenant)}"
     rate = "" if token.rate is None else f", {token.rate:,} events a second"
     until = "" if token.expires is None else f", until {format_instant(token.expires)}"

@@ -17,7 +17,7 @@ from tidemill.model.time import format_instant
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tidemill.outputs.windows.including import TracedResult
+    from tidemill.outputs.windows.trace import TracedResult
     from tidemill.pipeline.trace import EventTrace, TracedTile, TracedWindow
     from tidemill.raw.arrivals import Arrival
 

@@ -18,9 +18,9 @@ from tidemill.pipeline.documents.windows import is_current
 
 if TYPE_CHECKING:
     from tidemill.outputs.vectors.batches import BatchStats
+    from tidemill.outputs.vectors.chain_view import ChainLink, ChainView
     from tidemill.outputs.vectors.chainer import Batched, Batches, ChainRound, Published
     from tidemill.outputs.vectors.store import CompactionStep
-    from tidemill.outputs.vectors.view import ChainLink, ChainView
     from tidemill.pipeline.documents.shapes import Document
 
 SHOWN: Final = 8  # components

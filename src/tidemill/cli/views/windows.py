@@ -37,13 +37,13 @@ from tidemill.pipeline.documents.shapes import took
 
 if TYPE_CHECKING:
     from tidemill.model.slices import SliceEntry
+    from tidemill.outputs.datasets.as_of import PastDataset
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.changes import RevisionChanges
-    from tidemill.outputs.datasets.past import PastDataset
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
     from tidemill.outputs.datasets.timeline import Timeline
-    from tidemill.pipeline.documents.ticks import Remaking
-    from tidemill.raw.compaction.remaking import RemadeColumns
+    from tidemill.pipeline.documents.operations import Remaking
+    from tidemill.raw.compaction.column_rewrite import RemadeColumns
 
 STEPS_SHOWN: Final = 100  # of a plan, in a table
 

@@ -1,12 +1,15 @@
-"""A JSON body as lines: the one event that it is, or the elements of its array, copied byte for byte.
+"""JSON and NDJSON bodies as lines, copied byte for byte: the one event of a JSON body or the elements of its
+array, and the lines of NDJSON that are not blank.
 
-One pass checks that the body is JSON and notes where its events are. It builds no objects, so that a body
-takes no more memory than its bytes. Repeated keys and halves of surrogate pairs are valid JSON and are left
-to the gate. Line ends between tokens become spaces, since a record is a line.
+Of JSON, one pass checks that the body is JSON and notes where its events are. It builds no objects, so that a
+body takes no more memory than its bytes. Repeated keys and halves of surrogate pairs are valid JSON and are
+left to the gate. Line ends between tokens become spaces, since a record is a line. Lines of NDJSON are not
+parsed: one that is not JSON is rejected by the gate, and the others are accepted.
 """
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,8 +17,8 @@ import numpy as np
 from numba import njit
 
 from tidemill.config.gateway import Requests
-from tidemill.formats.bodies.limits import beyond, check_events
-from tidemill.formats.bodies.texts import position_of, utf8_text
+from tidemill.formats.bodies.limits import FITS, beyond, check_events, survey
+from tidemill.formats.byte_access import byte_at, copy_bytes
 from tidemill.formats.json_core import (
     CLOSE_BRACKET,
     COMMA,
@@ -30,12 +33,12 @@ from tidemill.formats.json_core import (
     skip_space,
     value_end,
 )
-from tidemill.formats.loads import byte_at
 from tidemill.model.errors import InputError
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints
 
+_LINE_END: Final = 10
 _LINE_ENDS: Final = bytes.maketrans(b"\r\n", b"  ")
 
 # How a scan may end, besides the results of `value_end` for one value.
@@ -146,3 +149,58 @@ def _check_utf8(text: bytes) -> None:
             where="body",
             hint="send it in UTF-8",
         ) from None
+
+
+@njit(cache=True, nogil=True)
+def _without_blanks(b: Bytes, out: Bytes) -> int:
+    """Copy the lines that are not blank, with their line ends; the number of bytes."""
+    n = s = 0
+    for e in range(b.size):
+        if b[e] != _LINE_END:
+            continue
+        if skip_space(b, s, e) < e:
+            copy_bytes(b, s, e + 1, out, n)
+            n += e + 1 - s
+        s = e + 1
+    return n
+
+
+def ndjson_lines(content: bytes, limits: Requests) -> tuple[bytes, int]:
+    """The lines that are not blank, each with a line end, and how many there are."""
+    lines = utf8_text(content)
+    if not lines.endswith(b"\n"):
+        lines += b"\n"
+    data = np.frombuffer(lines, np.uint8)
+    ends = data == _LINE_END
+    if np.count_nonzero(ends) > limits.events:  # most of them may be blank: count without those
+        lines = _squeezed(lines)
+        data = np.frombuffer(lines, np.uint8)
+        ends = data == _LINE_END
+        check_events(int(np.count_nonzero(ends)), limits)
+    positions = np.flatnonzero(ends)
+    blank, position, broken = survey(data, positions, limits.depth, limits.field)
+    if broken != FITS:
+        raise beyond(broken, position, limits)
+    return (_squeezed(lines) if blank else lines), positions.size - blank
+
+
+def _squeezed(lines: bytes) -> bytes:
+    out = np.empty(len(lines), np.uint8)
+    return out[: _without_blanks(np.frombuffer(lines, np.uint8), out)].tobytes()
+
+
+def utf8_text(content: bytes) -> bytes:
+    """The text without a byte order mark; InputError if it is UTF-16 or UTF-32. Single bytes that are not
+    UTF-8 pass as long as records can be separated: the gate rejects their record."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content[:2]:
+        raise InputError(
+            "the body is in UTF-16 or UTF-32", where="body", hint="send it in UTF-8, which is what JSON is in"
+        )
+    return content.removeprefix(codecs.BOM_UTF8)
+
+
+def position_of(content: bytes, position: int) -> str:
+    """`line 3 column 7`, from 1, counting characters."""
+    before = content[:position]
+    column = before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")
+    return f"line {before.count(10) + 1} column {len(column) + 1}"

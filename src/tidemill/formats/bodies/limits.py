@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from numba import njit
 
 from tidemill.config.gateway import Requests
+from tidemill.formats.byte_access import byte_at
 from tidemill.formats.json_core import (
     QUOTE,
     TOO_DEEP,
@@ -19,7 +20,6 @@ from tidemill.formats.json_core import (
     quoted_end,
     skip_space,
 )
-from tidemill.formats.loads import byte_at
 from tidemill.model.errors import TooLargeError
 
 if TYPE_CHECKING:

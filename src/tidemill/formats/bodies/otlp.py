@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tidemill.config import Stream
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies.decompress import check_size
+from tidemill.formats.bodies.json_bodies import ndjson_lines
 from tidemill.formats.bodies.limits import check_events
-from tidemill.formats.bodies.lines import ndjson_lines
 from tidemill.formats.bodies.otlp_json import read_json
 from tidemill.formats.bodies.otlp_protobuf import read_protobuf
 from tidemill.formats.bodies.otlp_records import Rendering

@@ -10,6 +10,7 @@ from typing import Final
 
 import orjson
 
+from tidemill.formats.bodies.json_bodies import utf8_text
 from tidemill.formats.bodies.otlp_entries import (
     Attributes,
     Entries,
@@ -35,7 +36,6 @@ from tidemill.formats.bodies.otlp_values import (
     number_of,
     wrong,
 )
-from tidemill.formats.bodies.texts import utf8_text
 from tidemill.model.errors import InputError
 
 Object = dict[str, object]

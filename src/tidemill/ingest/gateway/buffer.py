@@ -15,13 +15,13 @@ from typing import Final
 from tidemill.config import Stream
 from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.config.gateway import SessionWindow, SlidingWindow
-from tidemill.ingest.gateway.keys import count_keys, keys_of
-from tidemill.ingest.gateway.kinds import closes_at, duration_of, is_moved, least_of
-from tidemill.ingest.gateway.landing import ClosedWindow, closed
+from tidemill.ingest.gateway.distinct_keys import count_keys, keys_of
 from tidemill.ingest.gateway.memory import ENTRY_BYTES
 from tidemill.ingest.gateway.rates import RateMonitor
-from tidemill.ingest.gateway.sliding import Panes
+from tidemill.ingest.gateway.sliding_statistics import Panes
 from tidemill.ingest.gateway.triggers import Custom, OpenWindow, custom_triggers, trigger_of
+from tidemill.ingest.gateway.window_durations import closes_at, duration_of, is_moved, least_of
+from tidemill.ingest.gateway.window_landing import ClosedWindow, closed
 from tidemill.model.gateway import BufferState, CloseTrigger, Entry, WindowStats
 from tidemill.model.slices import Format
 

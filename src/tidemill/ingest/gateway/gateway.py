@@ -21,13 +21,13 @@ from tidemill.config import Stream
 from tidemill.config.gateway import GatewaySettings as Settings
 from tidemill.config.gateway import settings_of
 from tidemill.ingest.gateway.buffer import Buffer, Taken
-from tidemill.ingest.gateway.gateways import GatewayLog
-from tidemill.ingest.gateway.keys import warm
-from tidemill.ingest.gateway.landing import ClosedWindow, closed, land_window
+from tidemill.ingest.gateway.distinct_keys import warm
+from tidemill.ingest.gateway.gateway_registry import GatewayLog
 from tidemill.ingest.gateway.memory import MemoryTracker, cost_of, setting_of
 from tidemill.ingest.gateway.status import write_status
 from tidemill.ingest.gateway.triggers import custom_triggers, large_from
 from tidemill.ingest.gateway.wal import Done, Wal
+from tidemill.ingest.gateway.window_landing import ClosedWindow, closed, land_window
 from tidemill.ingest.landing import Landing
 from tidemill.model.clock import Clock, WatchedClock
 from tidemill.model.errors import OverloadedError, TidemillError, UnlandedError, as_tidemill_error

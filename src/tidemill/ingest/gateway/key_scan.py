@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
+from tidemill.formats.byte_access import byte_at
 from tidemill.formats.json_core import (
     CLOSE_BRACE,
     COLON,
@@ -27,7 +28,6 @@ from tidemill.formats.json_core import (
     skip_space,
     trim_space,
 )
-from tidemill.formats.loads import byte_at
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints, Words

@@ -1,4 +1,5 @@
-"""The status of the gateways of a warehouse, for other processes.
+"""The status of the gateways of a warehouse for other processes, and what an operator should know about them:
+damaged logs, a clock that was set back.
 
 A gateway writes a small file about itself every second, beside its log. It is not durable and nothing depends
 on it; the lock on the log, not the file, shows whether its gateway lives.
@@ -8,14 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tidemill.ingest.gateway.folders import live_folders
-from tidemill.model.clock import ClockSteps
+from tidemill.ingest.gateway.damaged_logs import damaged_logs
+from tidemill.ingest.gateway.log_folders import live_folders
+from tidemill.model.clock import STEP, ClockSteps
+from tidemill.model.damage import Damage
 from tidemill.model.gateway import BufferState, GatewayStatus, Pressure
 from tidemill.storage import layout
 from tidemill.storage.files import attempt
+
+if TYPE_CHECKING:
+    from tidemill.ingest.warehouse import Warehouse
 
 
 def write_status(warehouse: Path, status: GatewayStatus) -> None:
@@ -65,3 +72,16 @@ def _read(path: Path) -> GatewayStatus | None:
 
 def _pairs(pairs: Mapping[str, list[int]]) -> dict[str, tuple[int, int]]:
     return {name: (used, allowed) for name, (used, allowed) in pairs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class IngestHealth:
+    """The findings; empty and 0 if there are none."""
+
+    damaged: tuple[Damage, ...] = ()  # stretches of logs that were set aside
+    clock_behind: int = 0  # microseconds the wall clock is behind the last arrival, if more than a minute
+
+
+def ingest_health(warehouse: Warehouse) -> IngestHealth:
+    behind = warehouse.clock_behind()
+    return IngestHealth(tuple(damaged_logs(warehouse.root)), behind if behind > STEP else 0)

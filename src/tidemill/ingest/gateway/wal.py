@@ -17,7 +17,6 @@ from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
 from tidemill.config.gateway import WalSettings as Settings
-from tidemill.ingest.gateway.folders import Hold, new_folder
 from tidemill.ingest.gateway.frames import (
     FRAME_BYTES,
     HEAD_BYTES,
@@ -26,9 +25,9 @@ from tidemill.ingest.gateway.frames import (
     carried_entry,
     framed,
 )
-from tidemill.ingest.gateway.holdings import Holdings
-from tidemill.ingest.gateway.segments import Segment
-from tidemill.ingest.gateway.witness import LogEnd, SegmentList
+from tidemill.ingest.gateway.log_folders import Hold, new_folder
+from tidemill.ingest.gateway.segment_list import LogEnd, SegmentList
+from tidemill.ingest.gateway.segments import Segment, SegmentUsage
 from tidemill.ingest.landing import next_arrival
 from tidemill.model.errors import OverloadedError
 from tidemill.model.failpoints import failpoint
@@ -85,7 +84,7 @@ class Wal:
         self._gate = threading.Lock()  # nothing enters the queue after the last mark
         self._taking = self._open = True
         self._guard = threading.Lock()  # of the holdings
-        self._holdings = Holdings()
+        self._holdings = SegmentUsage()
         self._removing = threading.Lock()  # segments are removed one by one, in order
         self._list = SegmentList(hold.path)
         # Used only by the committer:

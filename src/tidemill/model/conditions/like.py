@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from tidemill.model.conditions.words import OPEN_ESCAPE, is_open
+from tidemill.model.conditions.literals import OPEN_ESCAPE, is_open
 from tidemill.model.errors import QueryError
 
 Piece = tuple[str | None, ...]  # characters; None: any one

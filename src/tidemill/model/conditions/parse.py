@@ -37,8 +37,7 @@ from tidemill.model.conditions.ast import (
     Within,
     bounded,
 )
-from tidemill.model.conditions.scanner import Scanner, Token
-from tidemill.model.conditions.words import (
+from tidemill.model.conditions.literals import (
     OPEN_ESCAPE,
     decimal_of,
     is_open,
@@ -47,6 +46,7 @@ from tidemill.model.conditions.words import (
     unquote,
     unquote_plain,
 )
+from tidemill.model.conditions.scanner import Scanner, Token
 from tidemill.model.errors import QueryError
 
 KEYWORDS: Final = frozenset(
@@ -93,7 +93,7 @@ def text_of_string(scanner: Scanner, token: Token) -> str:
 
 
 @dataclass(slots=True)
-class _Group(Generic[T, V]):
+class _OpenGroup(Generic[T, V]):
     """The content of a pair of parentheses, as far as it is read."""
 
     position: int
@@ -142,13 +142,13 @@ class ConditionReader(Generic[T, V]):
 
     def read(self) -> AnyCondition[T, V]:
         scanner = self._scanner
-        groups = [_Group[T, V](scanner.position)]
+        groups = [_OpenGroup[T, V](scanner.position)]
         while True:
             if scanner.take("NOT"):
                 groups[-1].nots += 1
                 continue
             operand, opened = self._operand()
-            groups.extend(_Group[T, V](scanner.position) for _ in range(opened))
+            groups.extend(_OpenGroup[T, V](scanner.position) for _ in range(opened))
             if operand is None:
                 if opened:
                     continue

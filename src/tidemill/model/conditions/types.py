@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidemill.model.conditions.ast import Condition, FieldTest, Literally, tests_in, values_of_test
-from tidemill.model.conditions.words import kind_of, written_scalar
+from tidemill.model.conditions.literals import kind_of, written_scalar
 from tidemill.model.errors import QueryError
 
 _KINDS: Final = {  # of declared types; a field of another type, or of none, may hold anything

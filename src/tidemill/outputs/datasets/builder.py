@@ -22,12 +22,11 @@ from tidemill.engine import Engine
 from tidemill.model.errors import BusyError, Retry, TidemillError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.time import SECOND, Interval
-from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, WindowKey
+from tidemill.model.windows import Build, Dataset, OutboxEvent, Phase, Window, WindowKey
 from tidemill.outputs.datasets.announce import available, dataset_metadata
 from tidemill.outputs.datasets.kernel import BuildUnit, BuiltWindow, WindowUnit, build_windows
-from tidemill.outputs.datasets.leases import LeaseWatch
-from tidemill.outputs.datasets.raw import Recent
-from tidemill.storage.holders import HolderFile, new_holder, owner_of
+from tidemill.outputs.datasets.raw_reader import Recent
+from tidemill.storage.lease_holders import HolderFile, is_alive, new_holder, owner_of
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
@@ -357,3 +356,38 @@ class _Budget:
         with self._guard:
             if self._left is not None:
                 self._left += count
+
+
+_Lease = tuple[str, int]  # owner and end; changes with each renewal
+
+
+class LeaseWatch:
+    """What one process has observed of the leases of others. Not thread-safe: its owner locks."""
+
+    def __init__(self, warehouse: Path, lease: int, timer: Callable[[], int]) -> None:
+        self._warehouse = warehouse
+        self._lease = lease
+        self._timer = timer
+        self._seen: dict[WindowKey, tuple[_Lease, int]] = {}
+
+    def void(self, held: Iterable[Window], now: int) -> dict[WindowKey, int]:
+        """Of the windows being built, those whose leases are void, with the end of each lease as observed; a
+        lease that is renewed meanwhile stays valid."""
+        at, seen, void = self._timer(), dict[WindowKey, tuple[_Lease, int]](), dict[WindowKey, int]()
+        for window in held:
+            if window.owner is None or window.lease_until is None:
+                continue
+            lease = (window.owner, window.lease_until)
+            known = self._seen.get(window.key)
+            since = known[1] if known is not None and known[0] == lease else at
+            seen[window.key] = (lease, since)
+            if self._is_void(*lease, now, unchanged=at - since):
+                void[window.key] = window.lease_until
+        self._seen = seen
+        return void
+
+    def _is_void(self, owner: str, until: int, now: int, *, unchanged: int) -> bool:
+        alive = is_alive(self._warehouse, owner)
+        if alive is False or unchanged >= self._lease:
+            return True
+        return alive is None and until <= now

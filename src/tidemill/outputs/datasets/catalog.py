@@ -27,7 +27,7 @@ from tidemill.outputs.datasets.dataset import (
     read_schema,
     stored_metadata,
 )
-from tidemill.outputs.datasets.empty import empty_datasets
+from tidemill.outputs.datasets.empty_datasets import empty_datasets
 from tidemill.storage import layout
 from tidemill.storage.files import storage_errors
 from tidemill.storage.tables.footers import fields_in, text_in

@@ -21,7 +21,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import Interval, format_duration
 from tidemill.model.windows import Evaluation, Member, Window
 from tidemill.outputs.datasets.announce import withdrawn
-from tidemill.outputs.datasets.pending import PendingSlices
+from tidemill.outputs.datasets.pending_slices import PendingSlices
 from tidemill.outputs.datasets.rules import (
     COVERAGE,
     GAP,
@@ -31,7 +31,7 @@ from tidemill.outputs.datasets.rules import (
     evaluate,
     windows_of,
 )
-from tidemill.outputs.datasets.runs import event_times, has_rows_of_its_own, rows_held, runs_of
+from tidemill.outputs.datasets.slice_spans import event_times, has_rows_of_its_own, rows_held, runs_of
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.snapshot import Snapshot
 

@@ -22,13 +22,13 @@ from pyarrow import ipc
 
 from tidemill.config.stream import Stream
 from tidemill.config.vectors import Vector
-from tidemill.formats.declared import declared_column
+from tidemill.formats.declared_columns import declared_column
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
 from tidemill.model.windows import LEADING, Build, Dataset, DeltaStats, WindowKey
 from tidemill.outputs.datasets.checksums import FIELD, UNSET, checksum_of, state_in, stated_in
-from tidemill.outputs.datasets.order import LEAST_ROWS
+from tidemill.outputs.datasets.row_order import LEAST_ROWS
 from tidemill.storage import layout as paths
 from tidemill.storage.bucket_path import local_copy, on_disk
 from tidemill.storage.files import (

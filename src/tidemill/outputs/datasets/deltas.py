@@ -18,7 +18,7 @@ from tidemill.formats.arrow import one
 from tidemill.formats.delta_arrays import Deltas, changes_of, coded, deltas_from_rows, order_of, taken
 from tidemill.formats.delta_merging import merged
 from tidemill.model.windows import DeltaStats
-from tidemill.outputs.datasets.order import times
+from tidemill.outputs.datasets.row_order import times
 
 
 def delta_columns(deltas: Deltas) -> list[pa.Array]:

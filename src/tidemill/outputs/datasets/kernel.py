@@ -30,9 +30,9 @@ from tidemill.outputs.datasets.dataset import (
     write_dataset,
 )
 from tidemill.outputs.datasets.deltas import as_batch, together, vector_parts
-from tidemill.outputs.datasets.empty import empty_datasets
-from tidemill.outputs.datasets.order import STEP, Run, arranged, batches, times, whole
-from tidemill.outputs.datasets.raw import RawParts, Recent, RowPiece, WindowRowReader, wanted
+from tidemill.outputs.datasets.empty_datasets import empty_datasets
+from tidemill.outputs.datasets.raw_reader import RawParts, Recent, RowPiece, WindowRowReader, wanted
+from tidemill.outputs.datasets.row_order import STEP, Run, arranged, batches, times, whole
 from tidemill.outputs.datasets.spill import MOST_BUCKETS, Spill
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.files import make_folder
@@ -144,7 +144,7 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
     began = time.perf_counter()
     with ExitStack() as stack:
         try:
-            rows = _Rows(unit, group, stack)
+            rows = _GroupRows(unit, group, stack)
             empty = _record_empty(unit, group, rows)
         except _TROUBLE as error:
             stack.close()
@@ -169,7 +169,7 @@ def _build_group(unit: BuildUnit, group: Sequence[_Task]) -> Iterator[BuiltWindo
                 yield BuiltWindow(task.build.key, dataset, None, seconds, adopted)
 
 
-def _record_empty(unit: BuildUnit, group: Sequence[_Task], rows: _Rows) -> dict[WindowKey, Dataset]:
+def _record_empty(unit: BuildUnit, group: Sequence[_Task], rows: _GroupRows) -> dict[WindowKey, Dataset]:
     """Record the datasets without rows together; make folders for the others."""
     warehouse, name = warehouse_path(unit.warehouse), unit.stream.name
     held = rows.reader.counts.tolist()
@@ -183,7 +183,7 @@ def _record_empty(unit: BuildUnit, group: Sequence[_Task], rows: _Rows) -> dict[
     return {dataset.key: dataset for dataset in made}
 
 
-def _write(unit: BuildUnit, task: _Task, rows: _Rows, number: int) -> tuple[Dataset, bool]:
+def _write(unit: BuildUnit, task: _Task, rows: _GroupRows, number: int) -> tuple[Dataset, bool]:
     with ExitStack() as stack:
         found, layout = rows.of_window(number, stack), unit.layout
         misfits = rows.reader.misfits[number]
@@ -207,7 +207,7 @@ class _WindowRows:
     deltas: DeltaStats | None = None  # what they were merged from, in a delta stream
 
 
-class _Rows:
+class _GroupRows:
     """The typed rows of a group of windows: in memory, or spilled to disk if they are too many."""
 
     def __init__(self, unit: BuildUnit, group: Sequence[_Task], stack: ExitStack) -> None:

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from tidemill.config import Stream
-from tidemill.ingest.expiries import DATASETS
+from tidemill.ingest.expiry_log import DATASETS
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.expiry import ExpiryStep
 from tidemill.model.failpoints import failpoint
@@ -18,17 +18,16 @@ from tidemill.model.windows import Phase, Window
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Verified
 from tidemill.outputs.datasets.catalog import drop_datasets
 from tidemill.outputs.datasets.coordinator import Coordinated
-from tidemill.outputs.datasets.damage import repair_command
+from tidemill.outputs.datasets.damage import dataset_files, repair_command
 from tidemill.outputs.datasets.dataset import revisions
-from tidemill.outputs.datasets.dataset_files import dataset_files
-from tidemill.outputs.datasets.maintenance import DatasetBuilders
+from tidemill.outputs.datasets.dataset_builders import DatasetBuilders
 from tidemill.outputs.datasets.reader import WindowReader
 from tidemill.outputs.datasets.rules import rules_of
 from tidemill.outputs.datasets.verify import verify_datasets, verify_sets
 from tidemill.raw.watermark import watermark_of
 from tidemill.storage import layout
 from tidemill.storage.bucket_path import on_disk
-from tidemill.storage.scrubbing import FileCheck, ScrubTally, check_files
+from tidemill.storage.file_scrub import FileCheck, ScrubTally, check_files
 
 _UNFINISHED: Final = (Phase.QUEUED, Phase.BUILDING, Phase.FAILED)
 

@@ -25,10 +25,9 @@ from tidemill.model.windows import (
     WindowKey,
     WindowStatus,
 )
+from tidemill.outputs.datasets.as_of import PastDataset, dataset_at, kept_revisions
 from tidemill.outputs.datasets.catalog import datasets_of
-from tidemill.outputs.datasets.past import PastDataset, dataset_at, kept_revisions
-from tidemill.outputs.datasets.pending import PendingSlices
-from tidemill.outputs.datasets.remedies import remedy
+from tidemill.outputs.datasets.pending_slices import PendingSlices
 from tidemill.outputs.datasets.rules import (
     COLUMNS,
     CUTOFF,
@@ -40,7 +39,7 @@ from tidemill.outputs.datasets.rules import (
     last_arrival,
     rules_of,
 )
-from tidemill.outputs.datasets.statuses import StatusRule
+from tidemill.outputs.datasets.window_status import StatusRule, remedy
 from tidemill.storage.state.protocol import State
 
 REBUILD = "rebuild"
@@ -133,9 +132,9 @@ class WindowReader:
         exact = status is None or status.value in {Phase.QUEUED, Phase.BUILDING, Phase.FAILED}
         found = self._state.windows(stream, phase, span, newest=newest, limit=limit if exact else None)
         known = [window for window in found if self._declared(window.key)]
-        standings = self._standings(known, now)
-        chosen = [w for w in known if status is None or standings[w.key] is status]
-        return self._views(chosen[:limit], standings, now)
+        statuses = self._statuses(known, now)
+        chosen = [w for w in known if status is None or statuses[w.key] is status]
+        return self._views(chosen[:limit], statuses, now)
 
     def window(self, stream: str, at: int) -> WindowStory:
         """The window that holds the instant `at`, with its slices, its revisions and the reason if it
@@ -151,7 +150,7 @@ class WindowReader:
             )
         window, members = found
         now = self._clock()
-        view = self._views([window], self._standings([window], now), now)[0]
+        view = self._views([window], self._statuses([window], now), now)[0]
         revisions = datasets_of(self._warehouse, stream, key)
         return WindowStory(view, rules, last_arrival(key.interval, rules), members, revisions)
 
@@ -218,7 +217,7 @@ class WindowReader:
             )
         return replace(rules, watermark=self._watermark(stream)) if rules.by_watermark else rules
 
-    def _standings(self, windows: Sequence[Window], now: int) -> dict[WindowKey, WindowStatus]:
+    def _statuses(self, windows: Sequence[Window], now: int) -> dict[WindowKey, WindowStatus]:
         rule = {name: self._status_rule(name, now) for name in {window.key.stream for window in windows}}
         return {
             window.key: rule[window.key.stream].of(
@@ -286,13 +285,13 @@ class WindowReader:
         return found
 
     def _views(
-        self, windows: Sequence[Window], standings: Mapping[WindowKey, WindowStatus], now: int
+        self, windows: Sequence[Window], statuses: Mapping[WindowKey, WindowStatus], now: int
     ) -> list[WindowView]:
         counts = self._state.member_counts([window.key for window in windows])
         views = []
         for window in windows:
             of_slices = counts.get(window.key, MemberCounts())
-            status = standings[window.key]
+            status = statuses[window.key]
             reason, detail = window.reason, window.detail
             if status is WindowStatus.FAILED:
                 reason, detail = "failed", window.error

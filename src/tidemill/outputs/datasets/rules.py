@@ -16,7 +16,7 @@ from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, MAX_INSTANT, SECOND, Interval, align, format_instant
 from tidemill.model.windows import Evaluation, Member, Undecided, Window
 from tidemill.outputs.datasets.dataset import columns_name, dataset_schema
-from tidemill.outputs.datasets.pending import NOTHING_PENDING, PendingSlices, pending_detail
+from tidemill.outputs.datasets.pending_slices import NOTHING_PENDING, PendingSlices, pending_detail
 
 CUTOFF: Final = "cutoff"
 PENDING: Final = "pending"
@@ -25,7 +25,7 @@ GAP: Final = "gap"
 WATERMARK: Final = "watermark"
 EMPTY: Final = "empty"
 SEALED: Final = "sealed"
-REASONS: Final = (CUTOFF, PENDING, COVERAGE, GAP, WATERMARK, EMPTY, SEALED)
+REASONS: Final = (CUTOFF, PENDING, COVERAGE, GAP, WATERMARK, EMPTY, SEALED)  # docs list them all
 OBSERVED: Final = "observed"
 RULES: Final = "rules"  # triggers: the rules or the columns were declared differently
 COLUMNS: Final = "columns"

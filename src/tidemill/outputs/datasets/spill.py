@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from tidemill.formats.arrays import Ints
-from tidemill.outputs.datasets.order import KEYS, Run, arranged, parted, whole
+from tidemill.outputs.datasets.row_order import KEYS, Run, arranged, parted, whole
 from tidemill.storage.bucket_path import on_disk
 from tidemill.storage.files import storage_errors
 

@@ -22,7 +22,7 @@ from tidemill.model.windows import Build, Dataset, Evaluation, Member, Window, W
 from tidemill.outputs.datasets.catalog import dataset_of
 from tidemill.outputs.datasets.dataset import Layout, columns_name, dataset_schema, layout_of
 from tidemill.outputs.datasets.kernel import BuildUnit, WindowUnit, build_windows
-from tidemill.outputs.datasets.pending import PendingSlices
+from tidemill.outputs.datasets.pending_slices import PendingSlices
 from tidemill.outputs.datasets.rules import (
     WATERMARK,
     WindowRules,

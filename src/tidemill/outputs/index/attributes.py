@@ -48,7 +48,7 @@ class Attributes:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenValues:
     kinds: set[str] = field(default_factory=set)
     events: int = 0
     counts: Counter[tuple[str, float | str, str | None]] = field(default_factory=Counter)
@@ -64,7 +64,7 @@ def attributes(
     most_entries: int = MOST_ENTRIES,
 ) -> Attributes:
     """Reads the newest days first, until enough was read. With a tenant, only its events count."""
-    seen = {path: _Seen() for path in indexed}
+    seen = {path: _SeenValues() for path in indexed}
     parts = [part for part in raw.parts if part.rows]
     if tenant is not None:
         parts = [part for part in parts if part.may_hold("tenant", tenant, tenant)]
@@ -97,7 +97,7 @@ def _is_of_tenant(path: str, tenant: str) -> Mask:
     return np.asarray(pc.equal(column.cast(pa.string()), tenant).combine_chunks())
 
 
-def _add(seen: _Seen, groups: Sequence[EntryGroup], rows: int, own: Mask | None) -> None:
+def _add(seen: _SeenValues, groups: Sequence[EntryGroup], rows: int, own: Mask | None) -> None:
     has = np.zeros(rows, np.bool_)
     for group in groups:
         if group.kind not in KINDS:
@@ -114,7 +114,7 @@ def _add(seen: _Seen, groups: Sequence[EntryGroup], rows: int, own: Mask | None)
     seen.events += int(np.count_nonzero(has))
 
 
-def _count(seen: _Seen, group: EntryGroup, keep: Mask | None) -> None:
+def _count(seen: _SeenValues, group: EntryGroup, keep: Mask | None) -> None:
     values = group.values()
     if group.kind == NUMBER:
         assert values.number is not None
@@ -140,7 +140,7 @@ def _count(seen: _Seen, group: EntryGroup, keep: Mask | None) -> None:
         seen.counts = Counter(dict(sorted(seen.counts.items(), key=_commonest)[: MOST_DISTINCT // 10]))
 
 
-def _attribute(path: str, seen: _Seen) -> Attribute:
+def _attribute(path: str, seen: _SeenValues) -> Attribute:
     top = tuple((_value(key), count) for key, count in sorted(seen.counts.items(), key=_commonest)[:TOP])
     distinct = MOST_DISTINCT if seen.is_more else len(seen.counts)
     return Attribute(path, tuple(sorted(seen.kinds)), seen.events, distinct, seen.is_more, top)

@@ -68,7 +68,7 @@ class EntrySource:
 
 
 @dataclass(frozen=True, slots=True)
-class _Position:
+class _GroupPosition:
     number: int  # of the row group
     kind: str
     low: Edge | None
@@ -79,17 +79,17 @@ class _Position:
 @lru_cache(maxsize=256)
 def _directory(
     path: str, _size: int, _written: int
-) -> tuple[pq.FileMetaData, Mapping[str, Sequence[_Position]]]:
+) -> tuple[pq.FileMetaData, Mapping[str, Sequence[_GroupPosition]]]:
     with open_part(path) as file:
         metadata = file.metadata
         column = {name: position for position, name in enumerate(file.schema_arrow.names)}
-    found: dict[str, list[_Position]] = {}
+    found: dict[str, list[_GroupPosition]] = {}
     for where, position in _positions(metadata, column):
         found.setdefault(where, []).append(position)
     return metadata, found
 
 
-def _positions(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator[tuple[str, _Position]]:
+def _positions(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator[tuple[str, _GroupPosition]]:
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         path = group.column(column["path"]).statistics.min
@@ -100,7 +100,7 @@ def _positions(metadata: pq.FileMetaData, column: Mapping[str, int]) -> Iterator
             statistics = group.column(column["number" if kind == NUMBER else "text"]).statistics
             if statistics is not None and statistics.has_min_max:
                 low, high = _edge(statistics.min), _edge(statistics.max)
-        yield path, _Position(number, kind, low, high, group.num_rows)
+        yield path, _GroupPosition(number, kind, low, high, group.num_rows)
 
 
 def _edge(value: object) -> Edge:
@@ -140,7 +140,7 @@ def index_source(path: str, rows: int, extra: Mapping[str, Sequence[EntryGroup]]
         yield EntrySource(rows, of, tally)
 
 
-def _file_group(file: pq.ParquetFile, position: _Position, tally: Tally) -> EntryGroup:
+def _file_group(file: pq.ParquetFile, position: _GroupPosition, tally: Tally) -> EntryGroup:
     def values() -> Values:
         columns = ["number", "exact"] if position.kind == NUMBER else ["text"]
         table = file.read_row_group(position.number, columns, use_threads=False)

@@ -20,7 +20,7 @@ from tidemill.formats.arrays import Bytes, Ints, Mask
 from tidemill.formats.arrow import column_at, string_buffers
 from tidemill.formats.columns import strings
 from tidemill.formats.decide import Number
-from tidemill.formats.declared import Column, RawColumn, RawColumns
+from tidemill.formats.declared_columns import Column, RawColumn, RawColumns
 from tidemill.formats.json_core import ARRAY, ESCAPED, EXPONENT, FALSE, INTEGER, TRUE
 from tidemill.formats.json_core import STRING as PLAIN
 from tidemill.formats.locate import Located, locate, paths_of, unescaped
@@ -28,7 +28,7 @@ from tidemill.formats.payload_columns import damaged_payload
 from tidemill.outputs.index.numbers import Doubles, key_of, keys_of, keys_of_decimals, keys_of_integers
 from tidemill.outputs.index.table import BOOLEAN, GROUP_ROWS, INDEX, NULL, NUMBER, STATS, STRING, IndexFooter
 from tidemill.raw.footers import declared_in
-from tidemill.raw.payloads import PartPayloads
+from tidemill.raw.part_payloads import PartPayloads
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part
 

@@ -23,7 +23,7 @@ from tidemill.outputs.index.extract import IndexUnit, build, build_index
 from tidemill.outputs.index.table import in_folder, index_name, index_path, index_table
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.files import remove_tree
-from tidemill.storage.tables.checksums import named_checksums
+from tidemill.storage.tables.part_checksums import named_checksums
 from tidemill.storage.tables.parts import StagedPart, read_footer, read_part
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from tidemill.formats.arrays import Bytes, Ints, Mask
 from tidemill.formats.arrow import string_buffers
-from tidemill.formats.declared import Column
-from tidemill.formats.digits import parts_of
-from tidemill.formats.spellings import spelled
+from tidemill.formats.declared_columns import Column
+from tidemill.formats.json_encodings import spelled
+from tidemill.formats.json_values import parts_of
 
 # Imports inside functions keep start-up short: a search reads the index without Numba.
 

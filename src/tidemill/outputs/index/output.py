@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from tidemill.config import Stream
-from tidemill.ingest.retractions import is_deciding_again
+from tidemill.ingest.retraction_log import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.time import Interval
 from tidemill.outputs.contract import (
@@ -19,7 +19,7 @@ from tidemill.outputs.contract import (
 )
 from tidemill.outputs.index.indexer import Indexed, Indexer
 from tidemill.storage import layout
-from tidemill.storage.tables.tidy import tidy
+from tidemill.storage.tables.table import tidy
 
 
 class Index(Simple):

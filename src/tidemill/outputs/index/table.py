@@ -16,8 +16,8 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.storage import layout
-from tidemill.storage.tables.checksums import without_checksums
 from tidemill.storage.tables.footers import Footer, number_in, text_in, texts_in
+from tidemill.storage.tables.part_checksums import without_checksums
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
 

@@ -20,9 +20,9 @@ from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.model.metrics import MetricKind
 from tidemill.outputs.rollups.accumulators import counter, gauge, histogram, state
-from tidemill.outputs.rollups.accumulators.folded import Folded
+from tidemill.outputs.rollups.accumulators.values import Folded
 from tidemill.outputs.rollups.events import passing
-from tidemill.outputs.rollups.grouping import Groups, Keys
+from tidemill.outputs.rollups.grouping import GroupKeys, Groups
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 
 Cells = Mapping[str, pa.Table]
@@ -69,7 +69,7 @@ def accumulate(spec: RollupSpec, events: pa.Table, width: int) -> Cells:
     State metrics get none: what an event adds to them depends on those before it.
     """
     bucket = buckets_of(one(events.column("event_time")).cast(pa.int64()).to_numpy(), width)
-    keys = Keys(events, bucket, width)
+    keys = GroupKeys(events, bucket, width)
     found = dict(no_cells(spec))
     for metric in spec.metrics:
         if metric.kind is MetricKind.STATE or not events.num_rows:
@@ -123,7 +123,7 @@ def _merged(metric: Metric, tables: Sequence[pa.Table], width: int) -> pa.Table:
     cells = cells.combine_chunks()
     bucket = buckets_of(one(cells.column("bucket")).to_numpy(), width)
     names = cells.column_names[: cells.column_names.index("bucket")]
-    groups = Keys(cells, bucket, width).groups([*names, "bucket"])
+    groups = GroupKeys(cells, bucket, width).groups([*names, "bucket"])
     folded = _MERGE[metric.kind](metric, groups, cells)
     return _table(metric, [cells.column(name) for name in names], bucket, groups, folded)
 

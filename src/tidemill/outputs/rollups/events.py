@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, unscaled
 from tidemill.formats.conditions import holds
-from tidemill.formats.declared import Column
+from tidemill.formats.declared_columns import Column
 from tidemill.formats.payload_columns import Columns, columns_in
-from tidemill.formats.plan import ReadPlan
+from tidemill.formats.read_plan import ReadPlan
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.spec import Metric
-from tidemill.raw.columns import PartColumns, part_columns
+from tidemill.raw.part_columns import PartColumns, part_columns
 from tidemill.storage.tables.parts import open_part
 
 _KNOWN = ("tenant", "event_time", "event_id", "slice", "line")  # columns of raw itself
@@ -158,7 +158,7 @@ def with_columns(plan: ReadPlan, rows: pa.Table, columns: PartColumns | None = N
     that does not fit its declared type, because that has changed, is null; the event still counts. Columns
     of raw itself that were not read stay away."""
     found = columns if columns is not None else PartColumns(fields_of(plan), None)
-    values = dict(zip(found.fields, found.typed(rows).arrays, strict=True))
+    values = dict(zip(found.fields, found.typed(rows, coded=True).arrays, strict=True))
     read = {
         name: rows.column(name).dictionary_encode() if name in ("tenant", "slice") else rows.column(name)
         for name in _KNOWN

@@ -61,7 +61,7 @@ class Groups:
         return _sums(self.of, numbers, self.size)
 
 
-class Keys:
+class GroupKeys:
     """Columns to group the rows of a table by: its own, and `bucket`, which is passed in."""
 
     def __init__(self, table: pa.Table, bucket: Ints, width: int) -> None:

@@ -12,7 +12,7 @@ from tidemill.model.errors import StorageError
 from tidemill.outputs.rollups.observation_runs import ObservationLog
 from tidemill.storage import layout
 from tidemill.storage.checksums import check_file
-from tidemill.storage.scrubbing import StoredFile
+from tidemill.storage.file_scrub import StoredFile
 from tidemill.storage.state.protocol import State
 
 

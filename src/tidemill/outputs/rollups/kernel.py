@@ -16,20 +16,20 @@ from typing import Final
 
 import pyarrow as pa
 
-from tidemill.formats.plan import ReadPlan
+from tidemill.formats.read_plan import ReadPlan
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.cell_files import PARTIAL, read_cells, read_partial, write_cells, write_partial
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge, no_cells, of_tiles
 from tidemill.outputs.rollups.events import read_tile_events
-from tidemill.outputs.rollups.recollecting import note
+from tidemill.outputs.rollups.history_kernel import note
 from tidemill.outputs.rollups.rows import read_tiles
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.outputs.rollups.tile_parts import Tile, TilePart, TilesFooter, write_tiles
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.tables.parts import read_footer
 
-MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
+MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL = LEVELS[1:4]
 
 Admit = Callable[[Cells], Cells]
 """What becomes of cells just made of events before they are merged with others; it must be picklable."""

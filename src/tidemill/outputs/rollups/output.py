@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.config import Stream
-from tidemill.ingest.expiries import Loss
-from tidemill.ingest.retractions import is_deciding_again
+from tidemill.ingest.expiry_log import Loss
+from tidemill.ingest.retraction_log import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.expiry import ExpiryStep
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileKey, TileState
@@ -26,10 +26,10 @@ from tidemill.outputs.rollups.spec import declared_as, declared_metrics
 from tidemill.outputs.rollups.verify import Known, verify_tiles
 from tidemill.raw.accept.batch import Batch
 from tidemill.storage import layout
+from tidemill.storage.file_scrub import FileCheck, ScrubTally, check_files
 from tidemill.storage.files import remove_tree
-from tidemill.storage.scrubbing import FileCheck, ScrubTally, check_files
 from tidemill.storage.state.protocol import TileBuild
-from tidemill.storage.tables.tidy import tidy
+from tidemill.storage.tables.table import tidy
 
 EVER: Final = Interval(MIN_INSTANT, 1 << 62)
 

@@ -16,9 +16,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from tidemill.engine.jobs import spread
-from tidemill.formats.plan import ReadPlan
-from tidemill.ingest.expiries import ExpiryLog
+from tidemill.formats.arrays import Ints
+from tidemill.formats.read_plan import ReadPlan
+from tidemill.ingest.expiry_log import ExpiryLog
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, BaseTile, Level, TileKey, TileState, below
@@ -28,7 +31,6 @@ from tidemill.model.time import Interval, format_instant
 from tidemill.outputs.rollups.admitted_keys import AdmittedKeys
 from tidemill.outputs.rollups.cell_files import PARTIAL
 from tidemill.outputs.rollups.kernel import CarryUnit, HighUnit, LowUnit, TileWork, handed_path
-from tidemill.outputs.rollups.raw_parts import expected_rows, raw_parts
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.outputs.rollups.tile_parts import PART_ROWS, Tile
 from tidemill.storage.bucket_path import size_of
@@ -455,3 +457,40 @@ def _ids(names: frozenset[str]) -> frozenset[str]:
 
 def _slices(count: int) -> str:
     return "1 slice" if count == 1 else f"{count} slices"
+
+
+def expected_rows(spec: RollupSpec, raw: Snapshot, tiles: Sequence[BaseTile]) -> list[int]:
+    """About how many rows the 5s tiles will have, in order: the events in raw, if spread evenly over its
+    parts, for each metric; or the rows they have now."""
+    order = np.argsort([tile.state.key.start for tile in tiles], kind="stable")
+    starts = np.array([tiles[i].state.key.start for i in order], np.int64)
+    change = np.zeros(starts.size + 1)
+    for part in raw.parts:
+        low, high = part.mins.get("event_time"), part.maxs.get("event_time")
+        if part.rows and isinstance(low, int) and isinstance(high, int):
+            first, last = BASE.tile_of(low), BASE.tile_of(high)
+            density = part.rows / ((last - first) // BASE.tile + 1)
+            at, end = np.searchsorted(starts, [first, last + 1])
+            change[at] += density
+            change[end] -= density
+    events = np.empty(starts.size)
+    events[order] = np.cumsum(change[:-1])
+    metrics = max(1, len(spec.metrics))
+    return [max(1, tile.state.rows, int(count * metrics)) for tile, count in zip(tiles, events, strict=True)]
+
+
+def raw_parts(raw: Snapshot, starts: Sequence[int]) -> list[str]:
+    """Paths of the parts of raw that may hold events of the 5s tiles that begin at `starts`."""
+    if not starts:
+        return []
+    begins: Ints = np.array(sorted(starts), np.int64)
+    span = (int(begins[0]), int(begins[-1]) + BASE.tile - 1)
+    found = []
+    for part in raw.select(None, {"event_time": span}):
+        low, high = part.mins.get("event_time"), part.maxs.get("event_time")
+        if isinstance(low, int) and isinstance(high, int):
+            first, last = np.searchsorted(begins, [low - BASE.tile + 1, high + 1])
+            if first == last:
+                continue
+        found.append(part)
+    return raw.paths(found)

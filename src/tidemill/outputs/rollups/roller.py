@@ -16,7 +16,7 @@ from typing import Final
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import balanced
-from tidemill.formats.plan import plan_for
+from tidemill.formats.read_plan import plan_for
 from tidemill.model.failpoints import failpoint
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, BaseTile, TileKey, TileState, below
 from tidemill.model.slices import hash_of, set_hash
@@ -39,14 +39,13 @@ from tidemill.outputs.rollups.planning import (
     Planner,
     TilePlan,
     carry_units,
+    expected_rows,
     file_bytes,
     tiles_hash,
 )
-from tidemill.outputs.rollups.raw_parts import expected_rows
-from tidemill.outputs.rollups.recall import declarations, tile_builds
 from tidemill.outputs.rollups.spec import rollups_table, show_columns, spec_for
 from tidemill.outputs.rollups.state_history import StateHistory
-from tidemill.outputs.rollups.tile_parts import TilePart
+from tidemill.outputs.rollups.tile_parts import TilePart, declarations, tile_builds
 from tidemill.storage.state.protocol import State, TileBuild
 from tidemill.storage.tables.log import TAKEN_OVER
 from tidemill.storage.tables.snapshot import Part

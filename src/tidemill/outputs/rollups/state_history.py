@@ -18,7 +18,7 @@ import pyarrow as pa
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.formats.key_runs import crowded_tier, key_ranges
-from tidemill.formats.plan import ReadPlan
+from tidemill.formats.read_plan import ReadPlan
 from tidemill.model.errors import DamageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOMBSTONE_PART
@@ -26,20 +26,7 @@ from tidemill.model.slices import set_hash
 from tidemill.outputs.rollups.admitted_keys import AdmittedKeys
 from tidemill.outputs.rollups.cell_files import PARTIAL
 from tidemill.outputs.rollups.cells import Cells
-from tidemill.outputs.rollups.observation_runs import (
-    FAN_IN,
-    MadeFor,
-    MergeObservations,
-    ObservationLog,
-    ObservationSet,
-    Touched,
-    drop_log,
-    merge_observations,
-    write_observations,
-)
-from tidemill.outputs.rollups.observations import SEEN, joined
-from tidemill.outputs.rollups.raw_parts import raw_parts
-from tidemill.outputs.rollups.recollecting import (
+from tidemill.outputs.rollups.history_kernel import (
     EnterUnit,
     HistoryUnit,
     NoteUnit,
@@ -52,6 +39,19 @@ from tidemill.outputs.rollups.recollecting import (
     note_raw,
     recount,
 )
+from tidemill.outputs.rollups.observation_runs import (
+    FAN_IN,
+    MadeFor,
+    MergeObservations,
+    ObservationLog,
+    ObservationSet,
+    Touched,
+    drop_log,
+    merge_observations,
+    write_observations,
+)
+from tidemill.outputs.rollups.observations import SEEN, joined
+from tidemill.outputs.rollups.planning import raw_parts
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 from tidemill.raw.footers import packed_footer
 from tidemill.storage import layout
@@ -366,7 +366,7 @@ class StateHistory:
         expired."""
         kept = {batch: offset for batch, offset in old.batches.items() if offset[1] < start}
         context = {"stream": self.spec.stream}
-        log.warning("forgetting %d batches", len(old.batches) - len(kept), extra=context)
+        log.info("observations of %d batches are read again", len(old.batches) - len(kept), extra=context)
         if not kept:
             observed.enter(None, [old.name])
             return
@@ -396,7 +396,7 @@ class StateHistory:
         named: dict[str, list[str]] = {}
         for unit in units:
             named.setdefault(unit.metric.name, []).append(Path(unit.target).name)
-        failpoint("chronicle.after_merge")
+        failpoint("state_history.after_merge")
         observed.enter(replace(new, files=named), [each.name for each in old])
 
     def _target(self, name: str, number: int, metric: Metric) -> Path:
@@ -435,7 +435,7 @@ class StateHistory:
             # Batches whose offsets overlap are processed together: the ledger orders slices.
             while order and missing[order[0]][0] < max(missing[batch][1] for batch in taken):
                 taken.append(order.pop(0))
-            name = f"chronicle-{set_hash(taken)[:24]}"
+            name = f"state_history-{set_hash(taken)[:24]}"
             folder = self._raw.staging(name)
             paths = list(dict.fromkeys(path for batch in taken for path in in_raw[batch] if rows[path]))
             context = {"stream": self.spec.stream}
@@ -510,10 +510,10 @@ class StateHistory:
         entered = self._engine.run(enter, units, "trails", size)
         ids = {seq: slice_id for slice_id, seq in seqs.items()}
         touched = _named((pair for each in entered for pair in each.touched), ids)
-        failpoint("chronicle.after_trails")
+        failpoint("state_history.after_trails")
         if touched:
             self._state.touch_tiles(self.spec.stream, touched)
-        failpoint("chronicle.after_state")
+        failpoint("state_history.after_state")
         check_commit(self.folder)
         self._write_admitted(admitted_keys, first=not observed.sets)
         files: dict[str, list[str]] = {}
@@ -521,7 +521,7 @@ class StateHistory:
             if each.observation_file is not None:
                 files.setdefault(each.metric, []).append(Path(each.observation_file).name)
         observed.enter(ObservationSet(name, dict(batches), files, touched))
-        failpoint("chronicle.after_log")
+        failpoint("state_history.after_log")
         return touched
 
     def _observation_files(self, metric: Metric) -> list[str]:

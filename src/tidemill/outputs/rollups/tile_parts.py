@@ -17,12 +17,13 @@ import pyarrow as pa
 from tidemill.engine.jobs import spread
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
-from tidemill.model.levels import BASE, Level
+from tidemill.model.levels import BASE, Level, TileKey
 from tidemill.model.metrics import MetricKind
 from tidemill.model.slices import hash_of, set_hash
 from tidemill.outputs.rollups.cells import Cells
 from tidemill.outputs.rollups.rows import to_rows
 from tidemill.outputs.rollups.spec import STATS, RollupSpec
+from tidemill.storage.state.protocol import TileBuild
 from tidemill.storage.tables.footers import (
     Footer,
     as_fields,
@@ -33,7 +34,9 @@ from tidemill.storage.tables.footers import (
     text_in,
     texts_in,
 )
-from tidemill.storage.tables.parts import StagedPart, write_part
+from tidemill.storage.tables.parts import StagedPart, read_footer, write_part
+from tidemill.storage.tables.snapshot import Part
+from tidemill.storage.tables.table import Table
 
 T = TypeVar("T")
 
@@ -240,3 +243,25 @@ def _write(spec: RollupSpec, level: Level, tiles: Sequence[Tile], cells: Cells, 
         stats_columns=STATS,
         dictionary=[each for each in table.column_names if each.endswith(_REPEATED)],
     )
+
+
+def tile_builds(table: Table, parts: Iterable[Part]) -> list[TileBuild]:
+    builds = []
+    for part in parts:
+        footer = TilesFooter.from_footer(read_footer(table.root / part.path))
+        level = footer.level
+        builds += [
+            TileBuild(TileKey(level, tile.start), tile.hash, tile.revision, part.path, tile.rows, tile.slices)
+            for tile in footer.tiles
+        ]
+    return sorted(builds, key=lambda build: build.key)
+
+
+def declarations(table: Table) -> dict[TileKey, str]:
+    """For each tile in the table, the hash of the declarations that it was made for."""
+    found: dict[TileKey, str] = {}
+    for part in table.snapshot().parts:
+        footer = TilesFooter.from_footer(read_footer(table.root / part.path))
+        level = footer.level
+        found |= {TileKey(level, tile.start): tile.declared for tile in footer.tiles}
+    return found

@@ -48,7 +48,7 @@ class Histories:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _Changes:
     """Rows before they are summed: net rows, or transitions of one rule."""
 
     sign: int
@@ -69,16 +69,6 @@ def state_cells(metric: Metric, observations: pa.Table, wanted: Mask | None = No
     return _summed(metric, observations, known, list(_rows(metric, known, every, 1)))
 
 
-def contribution(metric: Metric, before: pa.Table, added: pa.Table) -> pa.Table:
-    """What `added` changes: the cells of both together minus those of `before`; counts may be negative.
-
-    `before` are the whole histories of the objects of `added`. If all rules are local, the observations
-    between the new ones, the last before and the first after them are enough.
-    """
-    union, new = union_of(before, added)
-    return signed_cells(metric, union, new)
-
-
 def union_of(before: pa.Table, added: pa.Table) -> tuple[pa.Table, Mask]:
     """Both together, sorted, and which rows are new."""
     new = np.zeros(before.num_rows + added.num_rows, np.bool_)
@@ -91,7 +81,11 @@ def union_of(before: pa.Table, added: pa.Table) -> tuple[pa.Table, Mask]:
 
 
 def signed_cells(metric: Metric, union: pa.Table, new: Mask) -> pa.Table:
-    """`contribution`, for the union and which of its rows are new."""
+    """What the rows `new` change: the cells of the union minus those of the other rows; may be negative.
+
+    The other rows are the whole histories of the objects of the new ones. If all rules are local, the
+    observations between the new ones, the last before and the first after them are enough.
+    """
     assert metric.following is not None
     if not new.any():
         return cell_schema(metric).empty_table()
@@ -123,16 +117,16 @@ def _key_columns(metric: Metric) -> list[str]:
 # -- rows
 
 
-def _rows(metric: Metric, known: Histories, wanted: Mask, sign: int) -> Iterator[_Rows]:
+def _rows(metric: Metric, known: Histories, wanted: Mask, sign: int) -> Iterator[_Changes]:
     assert metric.following is not None
     begins, state, key, bucket = known.begins, known.state, known.key, known.bucket
     entered = np.flatnonzero(_moved(known) & wanted)
     left = entered[~begins[entered]]
-    yield _Rows(sign, key[entered], bucket[entered], state[entered])
-    yield _Rows(-sign, key[left - 1], bucket[left], state[left - 1])
+    yield _Changes(sign, key[entered], bucket[entered], state[entered])
+    yield _Changes(-sign, key[left - 1], bucket[left], state[left - 1])
     for number, rule in enumerate(metric.following.rules):
         at, before = transitions_at(known, rule, wanted)
-        yield _Rows(sign, key[at], bucket[at], state[at], number, before)
+        yield _Changes(sign, key[at], bucket[at], state[at], number, before)
 
 
 def transitions_at(known: Histories, rule: TransitionRule, wanted: Mask) -> tuple[Ints, Ints]:
@@ -205,7 +199,7 @@ def _seen_before(known: Histories, at: Ints) -> tuple[Ints, Ints]:
 # -- cells
 
 
-def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequence[_Rows]) -> pa.Table:
+def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequence[_Changes]) -> pa.Table:
     """Cells of the rows: one for each key, state or transition, and bucket; none if they cancel out."""
     assert metric.following is not None
     rows = [each for each in rows if each.key.size]
@@ -235,7 +229,7 @@ def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequ
     return pa.table(columns, schema=cell_schema(metric))
 
 
-def _what(rows: _Rows, states: int) -> Ints:
+def _what(rows: _Changes, states: int) -> Ints:
     """What is counted, as one number: a state; or, beyond those, rule, state left and state reached."""
     if rows.left is None:
         return rows.state

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
-from tidemill.formats.plan import ReadPlan
+from tidemill.formats.read_plan import ReadPlan
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileKey, below
 from tidemill.model.slices import set_hash
@@ -26,9 +26,9 @@ from tidemill.outputs.rollups.cells import Cells, accumulate, merge, of_tiles
 from tidemill.outputs.rollups.events import read_events
 from tidemill.outputs.rollups.kernel import NOWHERE, Admit, Positions
 from tidemill.outputs.rollups.planning import UNIT_ROWS, tiles_hash
-from tidemill.outputs.rollups.recall import tile_builds
 from tidemill.outputs.rollups.rows import read_tiles, row_buckets
 from tidemill.outputs.rollups.spec import RollupSpec
+from tidemill.outputs.rollups.tile_parts import tile_builds
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.state.protocol import TileBuild
 from tidemill.storage.tables.table import Table

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.ingest import arguments
-from tidemill.ingest.retractions import is_deciding_again
+from tidemill.ingest.retraction_log import is_deciding_again
 from tidemill.model.errors import InputError
 from tidemill.model.slices import SliceStatus
 from tidemill.model.time import HOUR, Interval, format_duration, format_instant, parse_duration
@@ -135,7 +135,7 @@ class Chainer:
     def round(self, stream: str, now: int) -> ChainRound | None:
         """Fold in what was accepted, then compact what needs it, if compaction runs in the background. None
         if the stream has no vectors, or while slices of it are being decided again."""
-        from tidemill.storage.tables.tidy import tidy
+        from tidemill.storage.tables.table import tidy
 
         warehouse, declared = self._warehouse, self._warehouse.project.stream(stream)
         if declared.kind != "delta" or is_deciding_again(warehouse.state, stream):

@@ -25,7 +25,7 @@ KEPT_PARTS: Final = 4096  # parts of which footers and statistics are cached
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _ChainRowGroup:
     """A row group, with the first and last of its vectors; None: its statistics do not say."""
 
     path: str
@@ -42,10 +42,10 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownPart:
     made: Made
     declared: str  # the declaration of the stream when the part was written
-    groups: tuple[_Group, ...]
+    groups: tuple[_ChainRowGroup, ...]
 
 
 class ChainParts:
@@ -54,8 +54,8 @@ class ChainParts:
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._most = kept_bytes
         self._guard = threading.Lock()
-        self._parts: OrderedDict[str, _Known] = OrderedDict()
-        self._tables: OrderedDict[_Group, pa.Table] = OrderedDict()
+        self._parts: OrderedDict[str, _KnownPart] = OrderedDict()
+        self._tables: OrderedDict[_ChainRowGroup, pa.Table] = OrderedDict()
         self._bytes = 0
         self.groups_read = 0  # from disk, since the start
 
@@ -95,21 +95,21 @@ class ChainParts:
                     found.append(table.filter(chosen))
         return found
 
-    def _known(self, path: str) -> _Known:
+    def _known(self, path: str) -> _KnownPart:
         with self._guard:
             known = self._parts.get(path)
             if known is not None:
                 self._parts.move_to_end(path)
                 return known
         footer = ChainFooter.from_footer(read_footer(path))
-        known = _Known(footer.made, footer.declared, tuple(_groups(path)))
+        known = _KnownPart(footer.made, footer.declared, tuple(_groups(path)))
         with self._guard:
             self._parts[path] = known
             while len(self._parts) > KEPT_PARTS:
                 self._parts.popitem(last=False)
         return known
 
-    def _table(self, group: _Group) -> pa.Table:
+    def _table(self, group: _ChainRowGroup) -> pa.Table:
         with self._guard:
             kept = self._tables.get(group)
             if kept is not None:
@@ -128,13 +128,13 @@ class ChainParts:
         return table
 
 
-def _groups(path: str) -> list[_Group]:
+def _groups(path: str) -> list[_ChainRowGroup]:
     with open_part(path) as file:
         found = []
         for number in range(file.num_row_groups):
             stats = statistics_of(file.metadata.row_group(number), "vector_id")
             ends = (stats.min, stats.max) if stats is not None and stats.has_min_max else (None, None)
-            found.append(_Group(path, number, *ends))
+            found.append(_ChainRowGroup(path, number, *ends))
         return found
 
 

@@ -24,7 +24,7 @@ from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import SliceEntry, set_hash
-from tidemill.outputs.vectors.building import (
+from tidemill.outputs.vectors.kernel import (
     ChainUnit,
     Compacted,
     CompactUnit,
@@ -40,7 +40,7 @@ from tidemill.outputs.vectors.building import (
     reads_of,
     without,
 )
-from tidemill.outputs.vectors.payloads import Key
+from tidemill.outputs.vectors.raw_deltas import Key
 from tidemill.outputs.vectors.rules import NONE, REASONS, Reason, merges, needed
 from tidemill.outputs.vectors.table import VERSION, ChainFooter, Made, chain_table, in_bucket
 from tidemill.storage.tables.parts import StagedPart, read_footer
@@ -237,7 +237,7 @@ class ChainStore:
         built = self.engine.run(build, units, "chains", sum(part.size for part in unseen))
         for unit in units if not whole else ():
             removes += current.get(unit.bucket, []) if unit.current else []
-        self._commit(built, removes, made, now, folder)
+        self._commit(built, removes, made, now)
         deltas = sum(found.rows for found in fresh)
         return Chained(len(new), deltas, sum(map(len, again.values())), whole)
 
@@ -328,9 +328,7 @@ class ChainStore:
                 f"{seed} {' '.join(part.path for part in there) if rewritten else ''}",
             )
 
-    def _commit(
-        self, built: Sequence[StagedPart], removes: Sequence[Part], made: Made, now: int, folder: Path
-    ) -> None:
+    def _commit(self, built: Sequence[StagedPart], removes: Sequence[Part], made: Made, now: int) -> None:
         failpoint("chains.after_build")
         if built or removes:
             parts = self.table.publish(built)
@@ -395,7 +393,7 @@ class ChainStore:
         assert [each.bucket for each in done] == [step.bucket for step in steps], "as planned"
         removes = [part for each in done for part in buckets[each.bucket]]
         in_step = self._settled is not None and self._settled[1] == self.table.version
-        self._commit([each.part for each in done], removes, made, now, folder)
+        self._commit([each.part for each in done], removes, made, now)
         if in_step and self._settled is not None:  # no delta was added or removed
             self._settled = (self._settled[0], self.table.version)
         for unit in units:

@@ -15,8 +15,8 @@ import pyarrow as pa
 from tidemill.config.vectors import Vector
 from tidemill.formats.arrays import Ints
 from tidemill.formats.delta_arrays import deltas_from_rows
-from tidemill.outputs.vectors.building import Arranged, Gathered, arranged, collapsed, read_rows
-from tidemill.outputs.vectors.payloads import Key
+from tidemill.outputs.vectors.kernel import Arranged, Gathered, arranged, collapsed, read_rows
+from tidemill.outputs.vectors.raw_deltas import Key
 from tidemill.outputs.vectors.rules import NONE
 from tidemill.outputs.vectors.store import ChainStore
 from tidemill.outputs.vectors.table import BUCKETS, ROWS

@@ -22,6 +22,7 @@ from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
 from tidemill.model.slices import set_hash
 from tidemill.model.streaming import Aggregate, Function, WindowSpec
+from tidemill.outputs.windows.aggregate_functions import Measured, Picked, folded
 from tidemill.outputs.windows.codes import (
     coded,
     codes,
@@ -32,9 +33,8 @@ from tidemill.outputs.windows.codes import (
     spans,
     stable_order,
 )
-from tidemill.outputs.windows.exact import ValueRuns
-from tidemill.outputs.windows.measures import Measured, Picked, folded
-from tidemill.outputs.windows.scopes import BYTES, FIELD, LATE, NAME, TENANT, TIME, field_type
+from tidemill.outputs.windows.exact_arithmetic import ValueRuns
+from tidemill.outputs.windows.row_scope import BYTES, FIELD, LATE, NAME, TENANT, TIME, field_type
 
 if TYPE_CHECKING:
     from tidemill.outputs.windows.assign import Assigned

@@ -19,8 +19,8 @@ from tidemill.formats.conditions import holds
 from tidemill.model.conditions.declared import DeclaredCondition
 from tidemill.model.streaming import WindowKind, WindowSpec
 from tidemill.outputs.windows.codes import codes, combined, integers, spans, stable_order
-from tidemill.outputs.windows.loops import reaches, state_spans
-from tidemill.outputs.windows.scopes import AT, FIELD, PAST, TENANT
+from tidemill.outputs.windows.numba_loops import reaches, state_spans
+from tidemill.outputs.windows.row_scope import AT, FIELD, PAST, TENANT
 
 _PAIRS: Final = 1 << 22  # pairs of a row and a window that are held at once, if each row has a window
 
@@ -71,7 +71,7 @@ def assign_in_pieces(
         yield _paired(keys, windows.take(np.arange(first, stop)))
 
 
-def _found(spec: WindowSpec, rows: pa.Table, watermark: int | None, flush: bool) -> tuple[_Keys, _Windows]:
+def _found(spec: WindowSpec, rows: pa.Table, watermark: int | None, flush: bool) -> tuple[_KeyRuns, _Windows]:
     at = integers(rows.column(AT))
     if not flush:
         released = 0 if watermark is None else int(np.searchsorted(at, watermark, "right"))
@@ -90,7 +90,7 @@ def _found(spec: WindowSpec, rows: pa.Table, watermark: int | None, flush: bool)
 
 
 @dataclass(frozen=True, slots=True)
-class _Keys:
+class _KeyRuns:
     """Rows sorted by key, those of each key in order."""
 
     order: Ints  # indices into the rows
@@ -100,7 +100,7 @@ class _Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundWindows:
     """Windows that follow from the rows: half-open spans of positions in `_Keys.order`, sorted."""
 
     first: Ints
@@ -127,13 +127,13 @@ class _Windows:
         return _Windows(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-def _keys(rows: pa.Table, at: Ints, key: tuple[str, ...]) -> _Keys:
+def _keys(rows: pa.Table, at: Ints, key: tuple[str, ...]) -> _KeyRuns:
     parts = [codes(rows.column(TENANT)), *(codes(rows.column(FIELD + name)) for name in key)]
     whole = combined(parts, at.size)
     order = stable_order(whole.values, whole.size)
     begins = _changes(whole.values[order] if whole.size > 1 else whole.values)
     first = np.maximum.accumulate(np.where(begins, np.arange(at.size), 0))
-    return _Keys(order, at[order] if whole.size > 1 else at, begins, first)
+    return _KeyRuns(order, at[order] if whole.size > 1 else at, begins, first)
 
 
 def _changes(values: Ints) -> Mask:
@@ -148,13 +148,13 @@ def _stops(first: Ints, total: int) -> Ints:
     return np.append(first[1:], total) if first.size else first
 
 
-def _sessions(keys: _Keys, spec: WindowSpec, watermark: int | None) -> _Found:
+def _sessions(keys: _KeyRuns, spec: WindowSpec, watermark: int | None) -> _FoundWindows:
     begins = keys.begins.copy()
     begins[1:] |= np.diff(keys.at) >= spec.apart
     first = np.flatnonzero(begins)
     stop = _stops(first, keys.at.size)
     end = keys.at[stop - 1] + spec.gap
-    return _Found(first, stop, keys.at[first], end, _reached(end, watermark), first)
+    return _FoundWindows(first, stop, keys.at[first], end, _reached(end, watermark), first)
 
 
 def _reached(instants: Ints, watermark: int | None) -> Mask:
@@ -162,25 +162,25 @@ def _reached(instants: Ints, watermark: int | None) -> Mask:
     return instants <= watermark if watermark is not None else np.zeros(instants.size, np.bool_)
 
 
-def _counts(keys: _Keys, count: int) -> _Found:
+def _counts(keys: _KeyRuns, count: int) -> _FoundWindows:
     first = np.flatnonzero((np.arange(keys.at.size) - keys.first) % count == 0)
     stop = _stops(first, keys.at.size)
     return _by_rows(keys, first, stop, stop - first == count)
 
 
-def _by_rows(keys: _Keys, first: Ints, stop: Ints, closed: Mask) -> _Found:
+def _by_rows(keys: _KeyRuns, first: Ints, stop: Ints, closed: Mask) -> _FoundWindows:
     """Windows that end with their last row."""
-    return _Found(first, stop, keys.at[first], keys.at[stop - 1] + 1, closed, first)
+    return _FoundWindows(first, stop, keys.at[first], keys.at[stop - 1] + 1, closed, first)
 
 
-def _per_row(keys: _Keys, spec: WindowSpec, watermark: int | None) -> _Found:
+def _per_row(keys: _KeyRuns, spec: WindowSpec, watermark: int | None) -> _FoundWindows:
     first, stop = reaches(keys.at, keys.first, spec.size, spec.lookahead)
     last = keys.at + spec.lookahead
     rows = np.arange(keys.at.size)
-    return _Found(first, stop, keys.at - spec.size, last + 1, _reached(last, watermark), rows)
+    return _FoundWindows(first, stop, keys.at - spec.size, last + 1, _reached(last, watermark), rows)
 
 
-def _states(spec: WindowSpec, rows: pa.Table, keys: _Keys) -> _Found:
+def _states(spec: WindowSpec, rows: pa.Table, keys: _KeyRuns) -> _FoundWindows:
     assert spec.open is not None, spec.name
     assert spec.emit is not None, spec.name
     opens, emits = (_holding(condition, rows)[keys.order] for condition in (spec.open, spec.emit))
@@ -195,7 +195,7 @@ def _holding(condition: DeclaredCondition, rows: pa.Table) -> Mask:
     return holds(condition.condition, lambda field: (one(rows.column(FIELD + field)), 0))
 
 
-def _numbered(keys: _Keys, found: _Found, flush: bool) -> _Windows:
+def _numbered(keys: _KeyRuns, found: _FoundWindows, flush: bool) -> _Windows:
     positions = np.arange(found.start.size)
     again = _changes(found.start) | _changes(keys.first[found.head])
     ordinal = positions - np.maximum.accumulate(np.where(again, positions, 0))
@@ -205,7 +205,7 @@ def _numbered(keys: _Keys, found: _Found, flush: bool) -> _Windows:
     return windows.take(np.argsort(head))  # rows are sorted by time, and so are windows by their rows
 
 
-def _paired(keys: _Keys, windows: _Windows) -> Assigned:
+def _paired(keys: _KeyRuns, windows: _Windows) -> Assigned:
     return Assigned(
         row=keys.order[spans(windows.first, windows.lengths)],
         window=np.repeat(np.arange(windows.start.size), windows.lengths),

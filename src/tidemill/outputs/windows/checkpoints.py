@@ -6,12 +6,17 @@ It caches what the results table and raw show. Without it everything is computed
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from tidemill.config.stream import Stream
 from tidemill.model.streaming import Close, WindowSpec
+from tidemill.storage.tables.log import Commit
 
 UNKNOWN = -1  # lower than any version of a table
+EXPIRED: Final = "expired"  # in the info of a commit of raw that only removes expired rows …
+PACKED: Final = "packed"  # … and of one that moves the same rows to other parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +46,11 @@ def read_checkpoint(text: str | None, fingerprint: str) -> Checkpoint | None:
     fields = json.loads(text)
     checkpoint = Checkpoint(**{**fields, "carried": tuple(fields["carried"])})
     return checkpoint if checkpoint.fingerprint == fingerprint else None
+
+
+def changes_rows(commits: Iterable[Commit]) -> bool:
+    """Whether any of these commits of raw added or removed rows that results can be made from."""
+    return any(
+        (commit.added or commit.removed) and EXPIRED not in commit.info and PACKED not in commit.info
+        for commit in commits
+    )

@@ -189,7 +189,7 @@ def stable_order(values: Ints, size: int) -> Ints:
         return np.arange(values.size)
     if size > _CODES_PER_ROW * values.size:
         return np.argsort(values, kind="stable")
-    from tidemill.outputs.windows.loops import counting_order
+    from tidemill.outputs.windows.numba_loops import counting_order
 
     return counting_order(values, size)
 

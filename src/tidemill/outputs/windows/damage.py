@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemill.ingest.expiries import DATASETS, RAW
+from tidemill.ingest.expiry_log import DATASETS, RAW
 from tidemill.model.errors import StorageError
 from tidemill.model.streaming import Close, WindowSpec
 from tidemill.model.time import MIN_INSTANT, Interval
 from tidemill.storage.bucket_path import warehouse_path
+from tidemill.storage.leases import tenure_of
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
@@ -28,15 +29,21 @@ class DamagedPart:
 
 def damaged_parts(table: Table, *, read: bool) -> list[DamagedPart]:
     """Parts that are missing or differ in size from what was committed; with `read` also those that are not
-    valid Parquet."""
-    snapshot = table.snapshot()
+    valid Parquet. Without it, those of a bucket that were found intact in the same tenure are skipped."""
+    snapshot, known = table.snapshot(), tenure_of(table.root)
+    intact = known.intact.get(table.root, frozenset()) if known is not None and not read else frozenset()
     found = []
     for part, path in zip(snapshot.parts, snapshot.paths(), strict=True):
+        if part.path in intact:
+            continue
         what, unreadable = _size_damage(warehouse_path(path), part.size), None
         if read:
             unreadable = _unreadable(path)
         if what is not None or unreadable is not None:
             found.append(DamagedPart(part, unreadable or what or "", readable=read and unreadable is None))
+    if known is not None:
+        damaged = {one.part.path for one in found}
+        known.intact[table.root] = frozenset(part.path for part in snapshot.parts) - damaged
     return found
 
 

@@ -20,8 +20,9 @@ from tidemill.model.time import Interval
 from tidemill.outputs.windows.aggregate import GROUP, aggregate, fresh_schema
 from tidemill.outputs.windows.announce import Announced, announcements
 from tidemill.outputs.windows.assign import Assigned, assign, assign_in_pieces
+from tidemill.outputs.windows.extract import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
 from tidemill.outputs.windows.keys import Key, bucket_of, key_codes
-from tidemill.outputs.windows.opened import (
+from tidemill.outputs.windows.open_sessions import (
     SessionParts,
     carries_sums,
     finished,
@@ -39,7 +40,6 @@ from tidemill.outputs.windows.results import (
     known,
     write_results,
 )
-from tidemill.outputs.windows.rows import AT, FIELD, LINE, SEQ, TENANT, row_schema, rows_of
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.tables.parts import StagedPart

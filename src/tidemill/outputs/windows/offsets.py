@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, Interval
-from tidemill.outputs.windows.rows import RowPosition
-from tidemill.storage.state.newer import newer
+from tidemill.outputs.windows.extract import RowPosition
+from tidemill.storage.state.ledger import newer
 from tidemill.storage.state.protocol import State
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _KnownSlice:
     position: RowPosition
     observed: Interval
     watermark: int
@@ -27,7 +27,7 @@ class SliceOffsets:
     def __init__(self, state: State, stream: str) -> None:
         self._state = state
         self._stream = stream
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _KnownSlice] = {}
         self._decided = 0  # ledger offset up to which all are known
         self._raw = -1
         self._retractions = 0  # retractions that were applied when the ledger was read
@@ -49,7 +49,7 @@ class SliceOffsets:
     def _learn(self, entry: SliceEntry) -> None:
         if entry.status is SliceStatus.ACCEPTED and entry.observed is not None:
             watermark = entry.watermark if entry.watermark is not None else MIN_INSTANT
-            self._known[entry.id] = _Known(RowPosition(entry.seq, entry.name), entry.observed, watermark)
+            self._known[entry.id] = _KnownSlice(RowPosition(entry.seq, entry.name), entry.observed, watermark)
 
     def touching(self, span: Interval) -> dict[str, RowPosition]:
         """Slices with rows that may count at an instant of `span`, on time or late."""

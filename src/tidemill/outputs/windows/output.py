@@ -14,11 +14,11 @@ from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Simple, Stage, Verified
 from tidemill.outputs.windows.checkpoints import fingerprint_of, read_checkpoint
-from tidemill.outputs.windows.maintenance import StreamingWindows
 from tidemill.outputs.windows.refresh import WindowRefresh
+from tidemill.outputs.windows.streaming_windows import StreamingWindows
 from tidemill.storage import layout
 from tidemill.storage.checksums import check_file
-from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_files
+from tidemill.storage.file_scrub import FileCheck, ScrubTally, StoredFile, check_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.config.stream import Stream
-from tidemill.ingest.expiries import WINDOWS, ExpiryLog
-from tidemill.model.completeness import NOTHING_HELPS, Missing, damaged
-from tidemill.model.errors import NotFoundError
-from tidemill.model.streaming import WindowSpec
+from tidemill.ingest.expiry_log import WINDOWS, ExpiryLog
+from tidemill.model.completeness import NOTHING_HELPS, ROUND, Missing, Pending, damaged
+from tidemill.model.errors import NotFoundError, StorageError
+from tidemill.model.streaming import Close, WindowSpec
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
-from tidemill.outputs.windows.checkpoints import fingerprint_of, read_checkpoint
-from tidemill.outputs.windows.identity import newest
+from tidemill.outputs.windows.checkpoints import changes_rows, fingerprint_of, read_checkpoint
 from tidemill.outputs.windows.results import ResultsFooter, current, group_columns, results_schema
+from tidemill.outputs.windows.window_ids import newest
 from tidemill.storage import layout
+from tidemill.storage.state.protocol import State
 from tidemill.storage.tables.parts import read_footer, read_part
 from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table, expect_version
+
+# Imports inside functions keep start-up short: what closes windows by datasets loads Numba.
 
 EMPTY: Final[Mapping[str, str]] = {}
 EVER: Final = Interval(MIN_INSTANT, MAX_INSTANT)
@@ -56,7 +59,9 @@ def spec_named(stream: Stream, window: str) -> WindowSpec:
     )
 
 
-def standings(warehouse: Path, stream: Stream, checkpoint_texts: Mapping[str, str]) -> list[ResultStatus]:
+def result_statuses(
+    warehouse: Path, stream: Stream, checkpoint_texts: Mapping[str, str]
+) -> list[ResultStatus]:
     """The status of all declared windows of the stream; `checkpoint_texts` are those of the state."""
     return [_status(warehouse, stream, spec, checkpoint_texts.get(spec.name)) for spec in stream.window_specs]
 
@@ -113,6 +118,40 @@ def lost_results(log: ExpiryLog, spec: WindowSpec, span: Interval = EVER) -> lis
     losses = log.losses(spec.stream).get(f"{WINDOWS}{spec.name}", ())
     what = f"results of {spec.name}"
     return [damaged(one.span, what, NOTHING_HELPS) for one in losses if one.span.overlaps(span)]
+
+
+def results_behind(state: State, stream: Stream, spec: WindowSpec, raw: Snapshot | None) -> list[Pending]:
+    """What the results of a window do not include yet: rows that came to raw or left it since they were
+    computed. One entry, or none."""
+    if not _is_behind(state, stream, spec, raw):
+        return []
+    return [
+        Pending(
+            what="results",
+            count=None,
+            detail=f"results of {spec.name} wait to be computed with accepted or retracted slices",
+            remedy=f"The next round computes them: `{ROUND}`",
+        )
+    ]
+
+
+def _is_behind(state: State, stream: Stream, spec: WindowSpec, raw: Snapshot | None) -> bool:
+    known = read_checkpoint(state.checkpoints(stream.name).get(spec.name), fingerprint_of(spec, stream))
+    if spec.close is Close.COMPLETE:
+        from tidemill.outputs.windows.completeness import has_news
+
+        return has_news(state, stream.name, known.heard if known is not None else 0)
+    if raw is None:
+        return False
+    if known is None:
+        return raw.rows > 0
+    if known.raw == raw.version:
+        return False
+    table = Table.existing(raw.root)
+    try:
+        return table is None or changes_rows(table.commits(after=known.raw))
+    except StorageError:  # the log was trimmed, or is damaged: the next round computes everything again
+        return True
 
 
 def results_snapshot(

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,36 +18,34 @@ import pyarrow.compute as pc
 from tidemill.config.stream import Stream
 from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
-from tidemill.ingest.expiries import WINDOWS, ExpiryLog, Loss
+from tidemill.ingest.expiry_log import WINDOWS, ExpiryLog, Loss
 from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.streaming import Close, WindowKind, WindowSpec
 from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.model.windows import OutboxEvent
+from tidemill.outputs.windows.affected_windows import disturbed_starts, first_instants, merged, restarts
 from tidemill.outputs.windows.announce import announcements, results_available
-from tidemill.outputs.windows.checkpoints import Checkpoint, fingerprint_of, read_checkpoint
+from tidemill.outputs.windows.checkpoints import (
+    EXPIRED,
+    PACKED,
+    Checkpoint,
+    fingerprint_of,
+    read_checkpoint,
+)
 from tidemill.outputs.windows.compaction import ResultMergeUnit, crowded_results, merge_results
-from tidemill.outputs.windows.complete import has_news, heard_of
+from tidemill.outputs.windows.completeness import has_news, heard_of
 from tidemill.outputs.windows.damage import DamagedPart, damaged_parts, leave_out, lost_span, sealed_before
-from tidemill.outputs.windows.decoded import RowGroups
-from tidemill.outputs.windows.disturbed import disturbed_starts, first_instants, merged, restarts
+from tidemill.outputs.windows.extract import AT, Extracted, ExtractUnit, RowScope, extract, rows_of
 from tidemill.outputs.windows.fold import FoldedResults, FoldUnit, fold
-from tidemill.outputs.windows.inputs import WindowInputs, WindowWork
 from tidemill.outputs.windows.keys import Key
 from tidemill.outputs.windows.offsets import SliceOffsets
-from tidemill.outputs.windows.opened import carries_sums
-from tidemill.outputs.windows.results import (
-    ResultScope,
-    ResultsFooter,
-    current,
-    current_results,
-    results_schema,
-    results_table,
-)
-from tidemill.outputs.windows.rows import AT, Extracted, ExtractUnit, RowScope, extract, rows_of
-from tidemill.outputs.windows.tasks import (
+from tidemill.outputs.windows.open_sessions import carries_sums
+from tidemill.outputs.windows.planning import (
     ALL,
     Task,
+    WindowInputs,
+    WindowWork,
     buckets_for,
     clipped,
     closing,
@@ -57,6 +54,15 @@ from tidemill.outputs.windows.tasks import (
     parts_for,
     processing_watermark,
 )
+from tidemill.outputs.windows.results import (
+    ResultScope,
+    ResultsFooter,
+    current,
+    current_results,
+    results_schema,
+    results_table,
+)
+from tidemill.outputs.windows.row_group_cache import RowGroups
 from tidemill.outputs.windows.verify import ResultDifference, check
 from tidemill.storage import layout
 from tidemill.storage.bucket_path import size_of
@@ -70,9 +76,6 @@ from tidemill.storage.tables.snapshot import Part, Snapshot
 from tidemill.storage.tables.table import Table
 
 log = logging.getLogger(__name__)
-
-EXPIRED: Final = "expired"  # in the info of a commit of raw that only removes expired rows …
-PACKED: Final = "packed"  # … and of one that moves the same rows to other parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,10 +23,10 @@ from tidemill.model.streaming import Trigger, WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.windows.aggregate import value_type
 from tidemill.outputs.windows.codes import ranked
-from tidemill.outputs.windows.identity import id_words, newest
 from tidemill.outputs.windows.keys import Key, key_codes
-from tidemill.outputs.windows.revising import NOTHING, Revising
-from tidemill.outputs.windows.scopes import field_type
+from tidemill.outputs.windows.revisions import NOTHING, Revising
+from tidemill.outputs.windows.row_scope import field_type
+from tidemill.outputs.windows.window_ids import id_words, newest
 from tidemill.storage import layout
 from tidemill.storage.tables.footers import Footer, items_in, number_in, text_in
 from tidemill.storage.tables.parts import StagedPart, open_part, write_part

@@ -15,14 +15,13 @@ if TYPE_CHECKING:
         cell,
         event_time,
         gateway,
+        operations,
         overview,
-        packing,
         results,
         scrub,
         search,
         shapes,
         sql,
-        ticks,
         trace,
         vectors,
         windows,
@@ -36,6 +35,6 @@ else:
 
 
 __all__ = (
-    "cell", "event_time", "gateway", "overview", "packing", "results", "scrub", "search", "shapes", "sql",
-    "ticks", "trace", "vectors", "windows",
+    "cell", "event_time", "gateway", "operations", "overview", "results", "scrub", "search",
+    "shapes", "sql", "trace", "vectors", "windows",
 )  # fmt: skip

@@ -17,7 +17,7 @@ from tidemill.pipeline.documents.shapes import status as stream_status
 
 if TYPE_CHECKING:
     from tidemill.config.gateway import GatewaySettings
-    from tidemill.ingest.health import IngestHealth
+    from tidemill.ingest.gateway.status import IngestHealth
     from tidemill.pipeline.reports import StreamStatus
     from tidemill.pipeline.scrub_progress import ScrubStatus
     from tidemill.storage.sessions import OpenSession

@@ -10,12 +10,12 @@ from tidemill.pipeline.documents.shapes import Document, instant
 from tidemill.pipeline.overview import OVER
 
 if TYPE_CHECKING:
-    from tidemill.pipeline.overview import Problem, StreamOverview, TenantOverview
+    from tidemill.pipeline.overview import StreamOverview, StreamProblem, TenantOverview
 
 NOT_KNOWN: Final = ("duplicate", "late", "slices", "windows")  # counted for all tenants of a stream together
 
 
-def overview(now: int, streams: Sequence[StreamOverview], problems: Sequence[Problem]) -> Document:
+def overview(now: int, streams: Sequence[StreamOverview], problems: Sequence[StreamProblem]) -> Document:
     return {
         "now": format_instant(now),
         "streams": [stream(one, now) for one in streams],
@@ -66,5 +66,5 @@ def lag_text(lag: int) -> str:
     return format_duration(lag) if lag >= 0 else f"-{format_duration(-lag)}"
 
 
-def problem(of: Problem) -> Document:
+def problem(of: StreamProblem) -> Document:
     return {"what": of.what, "detail": of.detail, "remedy": of.remedy}

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemill.model.names import column_name
-from tidemill.pipeline.documents.shapes import Document, instant, missing_span, unending
+from tidemill.pipeline.documents.shapes import Document, instant, missing_span, pending, unending
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidemill.model.completeness import Missing
+    from tidemill.model.completeness import Missing, Pending
     from tidemill.model.streaming import WindowSpec
     from tidemill.outputs.windows.reader import ResultStatus
     from tidemill.outputs.windows.refresh import WindowRefresh
@@ -29,10 +29,17 @@ BEFORE_VALUES = (
 )  # fmt: skip
 
 
-def results(spec: WindowSpec, rows: pa.Table, missing: Sequence[Missing], *, more: bool) -> Document:
-    listed = [result(spec, row) for row in rows.to_pylist()]
-    lost = [missing_span(one) for one in missing]
-    return {"stream": spec.stream, "window": spec.name, "results": listed, "missing": lost, "more": more}
+def results(
+    spec: WindowSpec, rows: pa.Table, missing: Sequence[Missing], waiting: Sequence[Pending], *, more: bool
+) -> Document:
+    return {
+        "stream": spec.stream,
+        "window": spec.name,
+        "results": [result(spec, row) for row in rows.to_pylist()],
+        "missing": [missing_span(one) for one in missing],
+        "pending": [pending(one) for one in waiting],
+        "more": more,
+    }
 
 
 def result(spec: WindowSpec, row: Mapping[str, object]) -> Document:
@@ -54,7 +61,7 @@ def _value(value: object) -> object:
     return unending(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def standings(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> Document:
+def statuses(stream: str, windows: Sequence[ResultStatus], warehouse: Path) -> Document:
     return {
         "stream": stream,
         "windows": [

@@ -17,7 +17,7 @@ from tidemill.pipeline.documents.shapes import Document, Verbatim, completeness,
 if TYPE_CHECKING:
     from tidemill.outputs.index.attributes import Attribute, Attributes
     from tidemill.query.catalog import MetricFacts, StreamFacts
-    from tidemill.query.search.searching import SearchPage, SearchPlan
+    from tidemill.query.search.search import SearchPage, SearchPlan
 
 _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]")
 _FAR: Final = 30  # digits before or after the point that are written out

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.model.errors import QueryError, TidemillError
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
-from tidemill.model.time import Interval, format_duration, format_instant, from_datetime
+from tidemill.model.time import MAX_INSTANT, Interval, format_duration, format_instant, from_datetime
 from tidemill.model.windows import Phase
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tidemill.ingest.landing import Landed, LandedMany
     from tidemill.model.completeness import Completeness, Missing, Pending
+    from tidemill.pipeline.move import Moved, MovePlan
     from tidemill.pipeline.recover import Recovered
     from tidemill.pipeline.repair import Repaired, RepairPlan, RepairStep
     from tidemill.pipeline.reports import SourceStatus, StreamStatus
@@ -378,7 +379,10 @@ def completeness(of: Completeness) -> Document:
 
 
 def missing_span(of: Missing) -> Document:
-    return {"span": interval(of.span), "why": of.why, "detail": of.detail, "remedy": of.remedy}
+    span = Interval(
+        of.span.start, min(of.span.end, MAX_INSTANT - 1)
+    )  # one without an end ends with time itself
+    return {"span": interval(span), "why": of.why, "detail": of.detail, "remedy": of.remedy}
 
 
 def pending(of: Pending) -> Document:
@@ -474,6 +478,14 @@ def repaired(of: Repaired) -> Document:
         "set_aside": dict(of.set_aside),
         "left": [_repair_step(step) for step in of.left],
     }
+
+
+def move_plan(of: MovePlan) -> Document:
+    return {"url": of.url, "files": of.files, "bytes": of.bytes, "there": of.there}
+
+
+def moved(of: Moved) -> Document:
+    return {**move_plan(of.plan), "sent": of.sent}
 
 
 def recovered(of: Recovered) -> Document:

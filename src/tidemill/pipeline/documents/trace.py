@@ -14,9 +14,9 @@ from tidemill.pipeline.documents.shapes import Document, Verbatim, quarantined
 from tidemill.pipeline.documents.windows import key
 
 if TYPE_CHECKING:
-    from tidemill.outputs.windows.including import TracedResult
+    from tidemill.outputs.windows.trace import TracedResult
     from tidemill.pipeline.trace import EventTrace, TracedTile, TracedWindow
-    from tidemill.raw.arrivals import Arrival, Searched
+    from tidemill.raw.arrivals import Arrival, SearchedSlices
 
 
 def trace(event_id: str, found: Sequence[EventTrace]) -> Document:
@@ -115,5 +115,5 @@ def _result(of: TracedResult) -> Document:
     }
 
 
-def _searched(of: Searched) -> Document:
+def _searched(of: SearchedSlices) -> Document:
     return {"slices": of.slices, "of": of.of, "bytes": of.bytes, "complete": of.complete}

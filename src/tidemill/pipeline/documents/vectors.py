@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidemill.outputs.vectors.batches import BatchStats
+    from tidemill.outputs.vectors.chain_view import ChainLink, ChainView
     from tidemill.outputs.vectors.chainer import Batched, Batches, ChainRound
     from tidemill.outputs.vectors.store import CompactionStep
-    from tidemill.outputs.vectors.view import ChainLink, ChainView
 
 
 def vector(stream: str, found: pa.Table, at: int | None) -> Document:

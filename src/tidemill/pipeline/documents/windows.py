@@ -17,9 +17,9 @@ from tidemill.pipeline.documents.shapes import Document, entry, instant, interva
 from tidemill.storage.bucket_path import location
 
 if TYPE_CHECKING:
+    from tidemill.outputs.datasets.as_of import PastDataset
     from tidemill.outputs.datasets.builder import BuildOutcome
     from tidemill.outputs.datasets.changes import RevisionChanges
-    from tidemill.outputs.datasets.past import PastDataset
     from tidemill.outputs.datasets.reader import RebuildStep, WindowStory, WindowView
     from tidemill.outputs.datasets.timeline import Timeline
 

@@ -24,7 +24,7 @@ from tidemill.model.windows import OutboxEvent
 from tidemill.pipeline.events.cloudevents import cloud_event, encoded
 from tidemill.pipeline.events.file_sink import FileSender
 from tidemill.pipeline.events.redis_sink import RedisSender
-from tidemill.pipeline.events.sending import Message, Sender, Trouble
+from tidemill.pipeline.events.sink import Message, Sender, Trouble
 from tidemill.pipeline.events.webhook import WebhookSender
 from tidemill.storage.state.protocol import Outbox
 

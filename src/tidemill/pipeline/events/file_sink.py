@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidemill.pipeline.events.sending import Message, SentEvents, Trouble
+from tidemill.pipeline.events.sink import Message, SentEvents, Trouble
 
 _WINDOW: Final = 64 * 1024
 _HINT: Final = "check the disk, and that the user running tidemill may write there"

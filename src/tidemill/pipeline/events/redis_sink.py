@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.config.events import RedisSink
 from tidemill.model.time import SECOND
-from tidemill.pipeline.events.sending import Message, SentEvents, Trouble
+from tidemill.pipeline.events.sink import Message, SentEvents, Trouble
 
 if TYPE_CHECKING:
     import redis

@@ -24,7 +24,7 @@ from tidemill.config.events import WebhookSink
 from tidemill.model.errors import InputError
 from tidemill.model.time import DAY, SECOND, from_datetime
 from tidemill.pipeline.events.cloudevents import CONTENT_TYPE
-from tidemill.pipeline.events.sending import Message, SentEvents, Trouble
+from tidemill.pipeline.events.sink import Message, SentEvents, Trouble
 
 MAX_ANSWER: Final = 64 * 1024  # bytes that are read of a response
 LONGEST_WAIT: Final = DAY  # at most, however long the other side asks for

@@ -25,8 +25,8 @@ from tidemill.model.conditions.ast import (
     Scalar,
     Within,
 )
+from tidemill.model.conditions.literals import MAX_DIGITS, OPEN_ESCAPE, is_open, number_of, path_of
 from tidemill.model.conditions.scanner import check_characters
-from tidemill.model.conditions.words import MAX_DIGITS, OPEN_ESCAPE, is_open, number_of, path_of
 from tidemill.model.errors import InputError, QueryError
 from tidemill.query.language.ast import (
     SEARCH_ORDERS,
@@ -54,8 +54,8 @@ from tidemill.query.language.parse import (
     parse_having,
     parse_search,
 )
-from tidemill.query.language.words import INT64, checked_span, epoch_of, every_of, moment_of, since_of
-from tidemill.query.language.written import text_of
+from tidemill.query.language.time_clauses import INT64, checked_span, epoch_of, every_of, moment_of, since_of
+from tidemill.query.language.unparse import text_of
 
 MAX_JSON: Final = 10 * MAX_TEXT  # characters of a document given as a string
 MAX_ELEMENTS: Final = 1_000  # of one list
@@ -93,7 +93,7 @@ T = TypeVar("T")
 def query_from(document: Document | str) -> Query:
     """The query of a document (or its JSON). Positions are those in `text_of` the query, so that errors of
     the plan can point there."""
-    position = _Position("query")
+    position = _Pointer("query")
     fields = _mapping(_loaded(document, position), position)
     _known(fields, QUERY_KEYS, position)
     for needed in ("select", "from"):
@@ -125,7 +125,7 @@ def query_from(document: Document | str) -> Query:
 
 def search_from(document: Document | str) -> Search:
     """The search of a document (or its JSON); like `query_from`."""
-    position = _Position("search")
+    position = _Pointer("search")
     fields = _mapping(_loaded(document, position), position)
     _known(fields, SEARCH_KEYS, position)
     search = Search(
@@ -139,16 +139,16 @@ def search_from(document: Document | str) -> Search:
     return _positioned(search, position, parse_search)
 
 
-class _Position:
+class _Pointer:
     """A position in the document: what it is, and a JSON pointer."""
 
     def __init__(self, what: str, pointer: str = "") -> None:
         self.what = what
         self.pointer = pointer
 
-    def __truediv__(self, key: str | int) -> _Position:
+    def __truediv__(self, key: str | int) -> _Pointer:
         step = str(key).replace("~", "~0").replace("/", "~1")
-        return _Position(self.what, f"{self.pointer}/{step}")
+        return _Pointer(self.what, f"{self.pointer}/{step}")
 
     @property
     def key(self) -> str:
@@ -159,7 +159,7 @@ class _Position:
         raise QueryError(message, hint=hint, where=where)
 
 
-def _positioned(parsed: T, position: _Position, reader: Callable[[str], T]) -> T:
+def _positioned(parsed: T, position: _Pointer, reader: Callable[[str], T]) -> T:
     """The same, with the positions of its text, which is also checked against the limits of texts."""
     assert isinstance(parsed, Query | Search)
     try:
@@ -171,7 +171,7 @@ def _positioned(parsed: T, position: _Position, reader: Callable[[str], T]) -> T
 # -- parts of a document
 
 
-def _loaded(document: Document | str, position: _Position) -> object:
+def _loaded(document: Document | str, position: _Pointer) -> object:
     if not isinstance(document, str):
         return document
     if len(document) > MAX_JSON:
@@ -225,13 +225,13 @@ def _kind(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def _mapping(value: object, position: _Position, hint: str = "give an object") -> Mapping[str, object]:
+def _mapping(value: object, position: _Pointer, hint: str = "give an object") -> Mapping[str, object]:
     if not isinstance(value, Mapping):
         position.refuse(f"{_kind(value)} is not valid here", hint)
     return value
 
 
-def _text(value: object, position: _Position, hint: str) -> str:
+def _text(value: object, position: _Pointer, hint: str) -> str:
     if not isinstance(value, str):
         position.refuse(f"{_kind(value)} is not valid here", hint)
     try:
@@ -241,7 +241,7 @@ def _text(value: object, position: _Position, hint: str) -> str:
     return value
 
 
-def _some(value: object, position: _Position) -> list[tuple[object, _Position]]:
+def _some(value: object, position: _Pointer) -> list[tuple[object, _Pointer]]:
     """The elements of a non-empty list, each with its position."""
     if not isinstance(value, list | tuple):
         position.refuse(f"{_kind(value)} is not valid here", "give a list")
@@ -250,7 +250,7 @@ def _some(value: object, position: _Position) -> list[tuple[object, _Position]]:
     return [(each, position / index) for index, each in enumerate(value)]
 
 
-def _known(value: Mapping[str, object], keys: Sequence[str], position: _Position) -> None:
+def _known(value: Mapping[str, object], keys: Sequence[str], position: _Pointer) -> None:
     for key in value:
         if key not in keys:
             (position / str(key)[:40]).refuse(
@@ -259,34 +259,37 @@ def _known(value: Mapping[str, object], keys: Sequence[str], position: _Position
 
 
 def _optional(
-    fields: Mapping[str, object], key: str, position: _Position, reader: Callable[[object, _Position], T]
+    fields: Mapping[str, object],
+    key: str,
+    position: _Pointer,
+    reader: Callable[[object, _Pointer], T],
 ) -> T | None:
     return reader(fields[key], position / key) if key in fields else None
 
 
-def _flag(fields: Mapping[str, object], key: str, position: _Position) -> bool:
+def _flag(fields: Mapping[str, object], key: str, position: _Pointer) -> bool:
     value = fields.get(key, False)
     if not isinstance(value, bool):
         (position / key).refuse(f"{_kind(value)} is not valid here", "use true or false")
     return value
 
 
-def _read(value: object, position: _Position, reader: Callable[[str], T], hint: str) -> T:
+def _read(value: object, position: _Pointer, reader: Callable[[str], T], hint: str) -> T:
     try:
         return reader(_text(value, position, hint))
     except InputError as error:
         position.refuse(error.message, error.hint)
 
 
-def _path(value: object, position: _Position) -> Path:
+def _path(value: object, position: _Pointer) -> Path:
     return _read(value, position, path_of, "give a name as a string")
 
 
-def _expression(value: object, position: _Position) -> Expression:
+def _expression(value: object, position: _Pointer) -> Expression:
     return _parsed_text(value, position, parse_expression)
 
 
-def _parsed_text(value: object, position: _Position, reader: Callable[[str], T]) -> T:
+def _parsed_text(value: object, position: _Pointer, reader: Callable[[str], T]) -> T:
     text = _text(value, position, 'give a value as a string, such as "count" or "sum(latency_ms) / count"')
     try:
         return reader(text)
@@ -294,27 +297,27 @@ def _parsed_text(value: object, position: _Position, reader: Callable[[str], T])
         position.refuse(error.message, error.hint)
 
 
-def _having(value: object, position: _Position) -> Having:
+def _having(value: object, position: _Pointer) -> Having:
     return _parsed_text(value, position, parse_having)
 
 
-def _zone(value: object, position: _Position) -> Choice:
+def _zone(value: object, position: _Pointer) -> Choice:
     return Choice(_text(value, position, 'give the name of a time zone as a string, such as "Europe/Paris"'))
 
 
-def _origin(value: object, position: _Position) -> OriginClause:
+def _origin(value: object, position: _Pointer) -> OriginClause:
     moment = _moment(value, position)
     if isinstance(moment, Now):
         position.refuse("buckets cannot start at now", 'give an instant such as "2024-01-01T06:00:00Z"')
     return OriginClause(moment)
 
 
-def _as_of(value: object, position: _Position) -> AsOfClause:
+def _as_of(value: object, position: _Pointer) -> AsOfClause:
     found = _since(value, position)
     return AsOfClause(Now(-found.duration) if isinstance(found, Since) else found.start)
 
 
-def _item(value: object, position: _Position) -> Item:
+def _item(value: object, position: _Pointer) -> Item:
     if isinstance(value, str):
         return Item(_expression(value, position))
     fields = _mapping(value, position, 'give a value such as "count", or {"value": "count", "as": "events"}')
@@ -324,11 +327,11 @@ def _item(value: object, position: _Position) -> Item:
     return Item(_expression(fields["value"], position / "value"), _optional(fields, "as", position, _path))
 
 
-def _groups(value: object, position: _Position) -> tuple[Path, ...]:
+def _groups(value: object, position: _Pointer) -> tuple[Path, ...]:
     return tuple(_path(*each) for each in _some(value, position))
 
 
-def _choice(value: object, position: _Position) -> Choice:
+def _choice(value: object, position: _Pointer) -> Choice:
     choices = CHOICES[position.key]
     if not isinstance(value, str) or value not in choices:
         shown = repr(value[:40]) if isinstance(value, str) else _kind(value)
@@ -336,7 +339,7 @@ def _choice(value: object, position: _Position) -> Choice:
     return Choice(value)
 
 
-def _limit(value: object, position: _Position) -> int:
+def _limit(value: object, position: _Pointer) -> int:
     if type(value) is not int or value not in range(INT64.stop):
         position.refuse(
             f"{_kind(value)} is not valid here" if type(value) is not int else f"{value} is out of range",
@@ -345,7 +348,7 @@ def _limit(value: object, position: _Position) -> int:
     return value
 
 
-def _time(fields: Mapping[str, object], position: _Position) -> Between | Since | None:
+def _time(fields: Mapping[str, object], position: _Pointer) -> Between | Since | None:
     if "between" in fields and "since" in fields:
         (position / "since").refuse("'between' is given too", "give one of 'between' and 'since'")
     if "since" in fields:
@@ -364,7 +367,7 @@ def _time(fields: Mapping[str, object], position: _Position) -> Between | Since 
     return Between(start, end)
 
 
-def _since(value: object, position: _Position) -> Between | Since:
+def _since(value: object, position: _Pointer) -> Between | Since:
     if isinstance(value, str):
         found = _read(value, position, since_of, "")
         if isinstance(found, Since):
@@ -378,7 +381,7 @@ def _since(value: object, position: _Position) -> Between | Since:
 
 def _moment(
     value: object,
-    position: _Position,
+    position: _Pointer,
     hint: str = 'give an instant such as "2024-01-15T14:00:00Z" or "now-1h", or an epoch number',
 ) -> Moment:
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
@@ -386,7 +389,7 @@ def _moment(
     return _read(value, position, moment_of, hint)
 
 
-def _bucket(fields: Mapping[str, object], position: _Position) -> Rollup | Every | None:
+def _bucket(fields: Mapping[str, object], position: _Pointer) -> Rollup | Every | None:
     if "rollup" in fields and "interval" in fields:
         (position / "interval").refuse("'rollup' is given too", "give one of 'rollup' and 'interval'")
     if "rollup" in fields:
@@ -397,9 +400,9 @@ def _bucket(fields: Mapping[str, object], position: _Position) -> Rollup | Every
     return None
 
 
-def _keys(value: object, position: _Position) -> list[tuple[object, bool, _Position]]:
+def _keys(value: object, position: _Pointer) -> list[tuple[object, bool, _Pointer]]:
     """What to order by, whether descending, and the position."""
-    found: list[tuple[object, bool, _Position]] = []
+    found: list[tuple[object, bool, _Pointer]] = []
     for key, at in _some(value, position):
         if isinstance(key, str):
             found.append((key, False, at))
@@ -412,11 +415,11 @@ def _keys(value: object, position: _Position) -> list[tuple[object, bool, _Posit
     return found
 
 
-def _order(value: object, position: _Position) -> tuple[OrderKey, ...]:
+def _order(value: object, position: _Pointer) -> tuple[OrderKey, ...]:
     return tuple(OrderKey(_expression(by, at), descending) for by, descending, at in _keys(value, position))
 
 
-def _search_order(value: object, position: _Position) -> tuple[tuple[str, bool], ...]:
+def _search_order(value: object, position: _Pointer) -> tuple[tuple[str, bool], ...]:
     order: dict[str, bool] = {}
     for by, descending, at in _keys(value, position):
         if not isinstance(by, str) or by not in SEARCH_ORDERS or by in order:
@@ -434,7 +437,7 @@ _FORMS: Final = (
 )
 
 
-def _condition(value: object, position: _Position, depth: int) -> Condition:
+def _condition(value: object, position: _Pointer, depth: int) -> Condition:
     fields = _mapping(value, position, _FORMS)
     if depth > MAX_DEPTH:
         position.refuse("the condition is nested too deeply", f"{MAX_DEPTH} levels at most")
@@ -451,7 +454,7 @@ def _condition(value: object, position: _Position, depth: int) -> Condition:
     return _test(fields, position)
 
 
-def _test(fields: Mapping[str, object], position: _Position) -> Condition:
+def _test(fields: Mapping[str, object], position: _Pointer) -> Condition:
     name = "dimension" if "dimension" in fields else "field"
     operator = fields.get("op")
     if name not in fields or "op" not in fields:
@@ -482,7 +485,7 @@ def _test(fields: Mapping[str, object], position: _Position) -> Condition:
     return Compare(path, operator, Literally(_scalar(fields["value"], at)))
 
 
-def _within(path: Path, value: object, position: _Position, negated: bool) -> Condition:
+def _within(path: Path, value: object, position: _Pointer, negated: bool) -> Condition:
     bounds = _some(value, position)
     if len(bounds) != 2:
         position.refuse(f"the list has {len(bounds)} elements", "give [low, high], both included")
@@ -490,7 +493,7 @@ def _within(path: Path, value: object, position: _Position, negated: bool) -> Co
     return Within(path, low, high, negated)
 
 
-def _scalar(value: object, position: _Position) -> Scalar:
+def _scalar(value: object, position: _Pointer) -> Scalar:
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -512,7 +515,7 @@ def _scalar(value: object, position: _Position) -> Scalar:
     return number
 
 
-def _digits(value: int | Decimal, position: _Position) -> str:
+def _digits(value: int | Decimal, position: _Pointer) -> str:
     try:
         return str(value)
     except ValueError:  # an integer too long for Python to print

@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 
 from tidemill.model.conditions.ast import MAX_DEPTH, Condition, Literally, Path, literals_in, tests_in
 from tidemill.model.conditions.ast import values_of_test as compared_with
+from tidemill.model.conditions.literals import number_of, unquote
 from tidemill.model.conditions.parse import (
     KEYWORDS,
     ConditionReader,
@@ -32,7 +33,6 @@ from tidemill.model.conditions.parse import (
     read_path,
 )
 from tidemill.model.conditions.scanner import Scanner, Token
-from tidemill.model.conditions.words import number_of, unquote
 from tidemill.model.errors import InputError, QueryError
 from tidemill.query.language.ast import (
     SEARCH_ORDERS,
@@ -55,7 +55,7 @@ from tidemill.query.language.ast import (
     Unary,
     Value,
 )
-from tidemill.query.language.words import (
+from tidemill.query.language.time_clauses import (
     INT64,
     checked_span,
     duration_of,
@@ -82,22 +82,22 @@ T = TypeVar("T")
 
 def parse(text: str) -> Query:
     """The query in `text`, or a QueryError with the position and what was expected there."""
-    return _parsed(text, "query", _Reader.query)
+    return _parsed(text, "query", _QueryReader.query)
 
 
 def parse_search(text: str) -> Search:
     """The search in `text`; the empty text is one too. Errors are those of `parse`."""
-    return _parsed(text, "search", _Reader.search)
+    return _parsed(text, "search", _QueryReader.search)
 
 
 def parse_expression(text: str) -> Expression:
     """One value as it is written after SELECT: `count`, `sum(latency_ms)`, `sum(bytes) / count`."""
-    return _parsed(text, "expression", _Reader.expression)
+    return _parsed(text, "expression", _QueryReader.expression)
 
 
 def parse_having(text: str) -> Having:
     """A condition on values as it is written after HAVING."""
-    return _parsed(text, "condition", _Reader.condition_on_values)
+    return _parsed(text, "condition", _QueryReader.condition_on_values)
 
 
 def pointed(error: QueryError, text: str, what: str = "query") -> QueryError:
@@ -120,17 +120,17 @@ def pointed(error: QueryError, text: str, what: str = "query") -> QueryError:
     )
 
 
-def _parsed(text: str, what: str, read: Callable[[_Reader], T]) -> T:
+def _parsed(text: str, what: str, read: Callable[[_QueryReader], T]) -> T:
     try:
         scanner = Scanner(text, what, keywords=_WORDS, longest=MAX_TEXT)
-        parsed = read(_Reader(scanner))
+        parsed = read(_QueryReader(scanner))
         scanner.end()
     except QueryError as error:
         raise pointed(error, text, what) from None
     return parsed
 
 
-class _Reader:
+class _QueryReader:
     """Reads one text; each method reads what it is named after, from where the scanner is."""
 
     def __init__(self, scanner: Scanner) -> None:
@@ -153,7 +153,7 @@ class _Reader:
         return Search(explain=explain is not None, **clauses)  # type: ignore[arg-type]
 
     def _clauses(
-        self, readers: Mapping[str, Callable[[_Reader, Token], Clause]], choices: str
+        self, readers: Mapping[str, Callable[[_QueryReader, Token], Clause]], choices: str
     ) -> dict[str, object]:
         found: dict[str, object] = {}
         twice: Token | None = None
@@ -433,28 +433,28 @@ class _Reader:
 
 
 _SEARCH_CLAUSES: Final = {
-    "WHERE": _Reader.where,
-    "FILTER": _Reader.filter,
-    "BETWEEN": _Reader.between,
-    "SINCE": _Reader.since,
-    "ORDER": _Reader.search_order,
-    "LIMIT": _Reader.limit,
+    "WHERE": _QueryReader.where,
+    "FILTER": _QueryReader.filter,
+    "BETWEEN": _QueryReader.between,
+    "SINCE": _QueryReader.since,
+    "ORDER": _QueryReader.search_order,
+    "LIMIT": _QueryReader.limit,
 }
 _QUERY_CLAUSES: Final = {
     **_SEARCH_CLAUSES,
-    "USING": _Reader.rollup,
-    "INTERVAL": _Reader.interval,
-    "TIMEZONE": _Reader.timezone,
-    "WEEK": _Reader.week_start,
-    "ORIGIN": _Reader.origin,
-    "GROUP": _Reader.group,
-    "HAVING": _Reader.having,
-    "EDGES": _Reader.edges,
-    "FILL": _Reader.fill,
-    "ORDER": _Reader.order,
-    "OFFSET": _Reader.offset,
-    "AS": _Reader.as_of,
-    "FORMAT": _Reader.format,
+    "USING": _QueryReader.rollup,
+    "INTERVAL": _QueryReader.interval,
+    "TIMEZONE": _QueryReader.timezone,
+    "WEEK": _QueryReader.week_start,
+    "ORIGIN": _QueryReader.origin,
+    "GROUP": _QueryReader.group,
+    "HAVING": _QueryReader.having,
+    "EDGES": _QueryReader.edges,
+    "FILL": _QueryReader.fill,
+    "ORDER": _QueryReader.order,
+    "OFFSET": _QueryReader.offset,
+    "AS": _QueryReader.as_of,
+    "FORMAT": _QueryReader.format,
 }
 
 

@@ -23,9 +23,9 @@ from tidemill.model.completeness import ROUND, Completeness, Pending, completene
 from tidemill.model.errors import QueryError, StorageError, TidemillError
 from tidemill.model.names import quoted
 from tidemill.model.time import format_duration
-from tidemill.query.plain_sql.checking import Statement, check
-from tidemill.query.plain_sql.opening import open_view
-from tidemill.query.plain_sql.scanning import FileScan
+from tidemill.query.plain_sql.file_scan import FileScan
+from tidemill.query.plain_sql.open_views import open_view
+from tidemill.query.plain_sql.statement_check import Statement, check
 from tidemill.query.plain_sql.views import OpenView, View, declared_views
 from tidemill.query.service import TenantChoice, arrivals, tenant_of
 from tidemill.storage.state.faults import faults_of, named

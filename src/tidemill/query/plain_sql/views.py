@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Literal
 
 from tidemill.model.names import HISTOGRAM_COLUMNS, STATE_COLUMNS, quoted
-from tidemill.query.plain_sql.checking import ViewKey
+from tidemill.query.plain_sql.statement_check import ViewKey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidemill.model.completeness import Missing, Pending
     from tidemill.model.metrics import Bins
     from tidemill.outputs.rollups.spec import RollupSpec
-    from tidemill.query.plain_sql.scanning import FileScan
+    from tidemill.query.plain_sql.file_scan import FileScan
 
 Schema = Literal["raw", "rollups", "datasets", "windows", "quarantine"]
 HISTORY: Final = "_history"

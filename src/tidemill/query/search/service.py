@@ -9,8 +9,8 @@ from tidemill.model.errors import QueryError
 from tidemill.model.slices import SliceStatus
 from tidemill.query.language.document import search_from
 from tidemill.query.language.parse import parse_search, pointed
-from tidemill.query.language.written import text_of
-from tidemill.query.search.searching import Searched, SearchPage, SearchPlan, explain, search
+from tidemill.query.language.unparse import text_of
+from tidemill.query.search.search import SearchInputs, SearchPage, SearchPlan, explain, search
 from tidemill.query.service import TenantChoice, arrivals, tenant_of
 from tidemill.storage import layout
 from tidemill.storage.tables.snapshot import Snapshot
@@ -68,7 +68,7 @@ def _read(text_or_document: str | Mapping[str, object]) -> tuple[Search, str]:
     return search_, text_of(search_)
 
 
-def _searched(warehouse: Warehouse, stream: str) -> Searched:
+def _searched(warehouse: Warehouse, stream: str) -> SearchInputs:
     declared = warehouse.project.stream(stream)
     # The ledger first, so that it has everything that the snapshot has.
     accepted = warehouse.state.slices(
@@ -82,7 +82,7 @@ def _searched(warehouse: Warehouse, stream: str) -> Searched:
         entry = warehouse.state.slice(slice_id)
         return entry.seq if entry is not None else None
 
-    return Searched(
+    return SearchInputs(
         stream=stream,
         raw=raw,
         index=index,

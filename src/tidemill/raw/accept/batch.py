@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,23 +22,24 @@ from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import one
-from tidemill.formats.declared import located_columns, raw_columns
+from tidemill.formats.declared_columns import located_columns, raw_columns
+from tidemill.formats.kernels import compiling_reported
 from tidemill.formats.key_runs import key_ranges
-from tidemill.formats.plan import ReadPlan, plan_for, reading_of
+from tidemill.formats.read_plan import ReadPlan, plan_for, reading_of
 from tidemill.formats.stored_slice import is_compressed
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Counts, Format, Repeat, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import Interval
-from tidemill.raw.accept.clocks import Passing, SliceClocks, all_again, recorded, settled
-from tidemill.raw.accept.failed import declaration, next_try, trouble_with
 from tidemill.raw.accept.gate import Gated, GateUnit, KeyedChunk, gate
-from tidemill.raw.accept.repeats import find_repeats
+from tidemill.raw.accept.repeated_rows import find_repeats
+from tidemill.raw.accept.slice_clocks import Passing, SliceClocks, all_again, recorded, settled
 from tidemill.raw.accept.stage import SlicePiece, StagedChunk, StageUnit, stage
 from tidemill.raw.accept.write import Tap, WriteChunk, WriteUnit, Written, write
-from tidemill.raw.buffer import Piece as Timings
-from tidemill.raw.buffer import Rows, StreamBuffer, buffered
+from tidemill.raw.failed_slices import declaration, next_try, trouble_with
 from tidemill.raw.footers import BatchFooter, ProgressAt, SliceSummary
 from tidemill.raw.quarantine import REPLAY
+from tidemill.raw.stream_buffer import Piece as Timings
+from tidemill.raw.stream_buffer import Rows, StreamBuffer, buffered
 from tidemill.raw.tables import is_by_day, quarantine_table, raw_table
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
@@ -141,7 +143,8 @@ class Acceptor:
 
         self.progress("stage", 0.0)
         slices = [_Slice(entry) for entry in entries]
-        chunks = self._stage(slices, work, now)
+        with compiling_reported(partial(self.progress, "compile for this machine, once", 0.0)):
+            chunks = self._stage(slices, work, now)
         failpoint("accept.after_stage")
 
         self.progress("gate", 0.35)

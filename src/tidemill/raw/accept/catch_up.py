@@ -28,8 +28,8 @@ from tidemill.raw.accept.id_runs import (
 from tidemill.raw.accept.run_files import pieces_of
 from tidemill.raw.expiry import sealed_files
 from tidemill.raw.footers import EXPIRED, PACKED, BatchFooter, packed_footer
+from tidemill.raw.part_names import is_shared
 from tidemill.raw.recovered_batches import footers, part_facts, records_of
-from tidemill.raw.standins import is_shared
 from tidemill.storage.bucket_path import size_of
 from tidemill.storage.checksums import is_whole
 from tidemill.storage.layout import RUN_SUFFIX

@@ -22,7 +22,7 @@ from tidemill.formats.decide import id_of
 from tidemill.formats.decode import decode
 from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, SliceEntry
-from tidemill.raw.standins import batch_of, is_shared
+from tidemill.raw.part_names import batch_of, is_shared
 from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.tables.parts import read_part
 from tidemill.storage.tables.snapshot import Part, Snapshot

@@ -58,7 +58,7 @@ class Gated:
 
 
 @dataclass(slots=True)
-class _Keys:
+class _GateKeys:
     """Keys of the unit in ascending order; equal keys in order of arrival."""
 
     high: Words
@@ -122,7 +122,7 @@ def _count(chunks: Ints) -> dict[int, int]:
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
-def _gather(unit: GateUnit) -> _Keys:
+def _gather(unit: GateUnit) -> _GateKeys:
     columns: dict[str, list[np.ndarray]] = {name: [] for name in ("high", "low", "content", "at")}
     chunk: list[np.ndarray] = []
     for index, item in enumerate(unit.chunks):
@@ -138,7 +138,7 @@ def _gather(unit: GateUnit) -> _Keys:
     order = np.argsort(high, kind="stable")
     if _lanes_disagree(high[order], low[order]):
         order = np.lexsort((np.arange(high.size), low, high))
-    return _Keys(high[order], low[order], content[order], where[order], at[order].astype(np.int64))
+    return _GateKeys(high[order], low[order], content[order], where[order], at[order].astype(np.int64))
 
 
 def _lanes_disagree(high: Words, low: Words) -> bool:
@@ -146,7 +146,7 @@ def _lanes_disagree(high: Words, low: Words) -> bool:
     return bool(np.any((high[1:] == high[:-1]) & (low[1:] != low[:-1])))
 
 
-def _resolve(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table]) -> _Rivals:
+def _resolve(unit: GateUnit, keys: _GateKeys, tables: dict[int, pa.Table]) -> _Rivals:
     n = keys.high.size
     begins = np.ones(n, np.bool_)
     begins[1:] = (keys.high[1:] != keys.high[:-1]) | (keys.low[1:] != keys.low[:-1])
@@ -174,7 +174,7 @@ def _resolve(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table]) -> _Rival
     return rivals
 
 
-def _lines(keys: _Keys, tables: dict[int, pa.Table], lines: Ints, rows: Ints) -> Ints:
+def _lines(keys: _GateKeys, tables: dict[int, pa.Table], lines: Ints, rows: Ints) -> Ints:
     out = np.empty(rows.size, np.int64)
     for index, here in _by_chunk(keys, rows):
         record = one(tables[index].column("row")).to_numpy()[keys.at[rows[here]]]
@@ -182,7 +182,7 @@ def _lines(keys: _Keys, tables: dict[int, pa.Table], lines: Ints, rows: Ints) ->
     return out
 
 
-def _by_chunk(keys: _Keys, rows: Ints) -> Iterator[tuple[int, Ints]]:
+def _by_chunk(keys: _GateKeys, rows: Ints) -> Iterator[tuple[int, Ints]]:
     """The chunks of the rows, each with the positions of its own in `rows`."""
     chunk = keys.chunk[rows]
     if not chunk.size:
@@ -199,7 +199,7 @@ def _by_chunk(keys: _Keys, rows: Ints) -> Iterator[tuple[int, Ints]]:
 def _against(
     run: IdRun,
     unit: GateUnit,
-    keys: _Keys,
+    keys: _GateKeys,
     tables: dict[int, pa.Table],
     first: Ints,
     firsts: Lookup,
@@ -230,7 +230,7 @@ def _members(groups: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return np.repeat(groups, sizes), np.repeat(skipped, sizes) + np.arange(int(sizes.sum()))
 
 
-def _texts(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints) -> pa.BinaryArray:
+def _texts(unit: GateUnit, keys: _GateKeys, tables: dict[int, pa.Table], rows: Ints) -> pa.BinaryArray:
     """`tenant NUL event_id` of the rows, in their order."""
     lengths = np.zeros(rows.size, np.int64)
     parts = []
@@ -254,7 +254,7 @@ def _texts(unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints)
 
 
 def _differing(
-    unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints, leaders: Ints
+    unit: GateUnit, keys: _GateKeys, tables: dict[int, pa.Table], rows: Ints, leaders: Ints
 ) -> set[int]:
     """Groups in which a row has another id than the first one, although their keys are equal."""
     if not rows.size:
@@ -269,7 +269,7 @@ def _differing(
 
 
 def _resolve_exactly(
-    unit: GateUnit, keys: _Keys, tables: dict[int, pa.Table], rows: Ints, lines: Ints, rivals: _Rivals
+    unit: GateUnit, keys: _GateKeys, tables: dict[int, pa.Table], rows: Ints, lines: Ints, rivals: _Rivals
 ) -> None:
     """The same decision by the ids themselves, for a group whose 128-bit keys collide."""
     holders: dict[bytes, tuple[int, int, int]] = {}
@@ -291,7 +291,7 @@ def _resolve_exactly(
             rivals.seq[row], rivals.line[row] = holder[1], holder[2]
 
 
-def _run_table(unit: GateUnit, keys: _Keys, kept: Ints, tables: dict[int, pa.Table]) -> pa.Table:
+def _run_table(unit: GateUnit, keys: _GateKeys, kept: Ints, tables: dict[int, pa.Table]) -> pa.Table:
     lines = np.array([c.first_line for c in unit.chunks], np.int64)
     seqs = np.array([c.seq for c in unit.chunks], np.int64)
     return pa.table(

@@ -22,7 +22,7 @@ from tidemill.formats.scan import scan
 from tidemill.model.slices import set_hash
 from tidemill.raw.accept.run_files import pieces_of, read_run, write_run
 from tidemill.raw.footers import declared_in
-from tidemill.raw.payloads import PartPayloads
+from tidemill.raw.part_payloads import PartPayloads
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.layout import RUN_SUFFIX

@@ -20,12 +20,12 @@ from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.arrow import one
 from tidemill.formats.decode import decode
 from tidemill.formats.key_runs import hash_keys
-from tidemill.formats.plan import ReadPlan
 from tidemill.formats.read import read_chunk
+from tidemill.formats.read_plan import ReadPlan
 from tidemill.formats.stored_slice import content_size
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format
-from tidemill.raw.accept.failed import is_of_storage, wrong_size
+from tidemill.raw.failed_slices import is_of_storage, wrong_size
 from tidemill.storage.bucket_path import local_copy, warehouse_path
 from tidemill.storage.files import replacing
 from tidemill.storage.ipc import write_ipc

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.columns import copy_at
-from tidemill.formats.declared import RawColumns
+from tidemill.formats.declared_columns import RawColumns
 from tidemill.formats.locate import Located, locate
 from tidemill.formats.payload_columns import TypedRows, typed, typed_at
 from tidemill.formats.read import NOT_LOCATED
@@ -26,12 +26,12 @@ from tidemill.model.levels import BASE
 from tidemill.model.slices import RecordOutcome
 from tidemill.raw.accept.gate import CONFLICT
 from tidemill.raw.accept.stage import StagedChunk
-from tidemill.raw.columns import coded_and_bounded, nested_columns, own_columns, payload_sizes
 from tidemill.raw.footers import QUARANTINE_PART, BatchFooter, LargeRows
-from tidemill.raw.payloads import without_columns
+from tidemill.raw.part_columns import coded_and_bounded, nested_columns, own_columns, payload_sizes
+from tidemill.raw.part_names import born_large
+from tidemill.raw.part_payloads import without_columns
+from tidemill.raw.partitioning import part_numbers, row_order
 from tidemill.raw.quarantine import as_line
-from tidemill.raw.spans import part_numbers, row_order
-from tidemill.raw.standins import born_large
 from tidemill.raw.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS, ROW_GROUP, partition_at
 from tidemill.storage.bucket_path import local_copy, size_of, warehouse_path
 from tidemill.storage.ipc import read_ipc
@@ -86,7 +86,7 @@ def write(unit: WriteUnit) -> Iterator[Written]:
     drops = _drops(unit)
     tables = [read_ipc(chunk.staged.columns) for chunk in unit.chunks]
     keep = [_kept(chunk, table, drops) for chunk, table in zip(unit.chunks, tables, strict=True)]
-    rows = _Rows(unit, tables, keep)
+    rows = _PassedRows(unit, tables, keep)
     yield Written(
         raw=rows.write_raw(),
         quarantine=_write_quarantine(unit, tables, drops),
@@ -113,7 +113,7 @@ def _kept(chunk: WriteChunk, table: pa.Table, drops: pa.Table | None) -> Mask:
     return keep
 
 
-class _Rows:
+class _PassedRows:
     """The accepted rows of a unit in their final order; each payload is copied once."""
 
     def __init__(self, unit: WriteUnit, tables: Sequence[pa.Table], keep: Sequence[Mask]) -> None:

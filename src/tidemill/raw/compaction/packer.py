@@ -14,26 +14,25 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tidemill.formats.declared import RawColumns, raw_columns
+from tidemill.formats.declared_columns import RawColumns, raw_columns
 from tidemill.ingest.manifests import dataset_facts, facts_of, is_from_manifest
-from tidemill.ingest.retractions import RetractionLog, is_deciding_again
+from tidemill.ingest.retraction_log import RetractionLog, is_deciding_again
 from tidemill.model.slices import NewSlice, SliceEntry
 from tidemill.model.time import MILLISECOND, format_instant
-from tidemill.raw.compaction.choosing import Group, PackedPart, fresh, groups, packed_parts, regrouped
-from tidemill.raw.compaction.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
-from tidemill.raw.compaction.remaking import (
+from tidemill.raw.compaction.column_rewrite import (
     RemadeColumns,
     StaleColumns,
     is_up_to_date,
     remake_columns,
     stale_columns,
 )
-from tidemill.raw.compaction.scratch import sweep
-from tidemill.raw.standins import is_settled
+from tidemill.raw.compaction.packing import PackedParts, Prepared, commit, pack_groups, prepare, source_of
+from tidemill.raw.compaction.packing_folders import sweep
+from tidemill.raw.compaction.selection import Group, PackedPart, fresh, groups, packed_parts, regrouped
+from tidemill.raw.part_names import is_settled
 from tidemill.storage import layout
 from tidemill.storage.bucket_path import location
-from tidemill.storage.tables.table import Table
-from tidemill.storage.tables.tidy import tidy
+from tidemill.storage.tables.table import Table, tidy
 
 if TYPE_CHECKING:
     from tidemill.config import Stream
@@ -135,7 +134,7 @@ class _LastCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _PackJob:
     """Groups whose parts are written in the background."""
 
     groups: Sequence[Group]
@@ -151,7 +150,7 @@ class Packer:
         self._warehouse = warehouse
         self._acceptor = acceptor
         self._last_check: dict[str, _LastCheck] = {}
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, _PackJob] = {}
         self._up_to_date: dict[str, tuple[int, RawColumns]] = {}  # version of raw and declaration, by stream
         self._background = ThreadPoolExecutor(1, thread_name_prefix="pack")
 
@@ -326,7 +325,7 @@ class Packer:
         acceptor.raw.refresh()
         source = source_of(acceptor)
         prepared = self._background.submit(prepare, source, groups, now)
-        self._jobs[stream.name] = _Job(groups, waiting, time.perf_counter(), prepared)
+        self._jobs[stream.name] = _PackJob(groups, waiting, time.perf_counter(), prepared)
 
     def _taken_up(self, stream: Stream, now: int) -> list[Packed]:
         """Commit what is prepared, once it is ready."""

@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidemill.engine import Engine
-from tidemill.formats.declared import RawColumns
+from tidemill.formats.declared_columns import RawColumns
 from tidemill.model.failpoints import failpoint
 from tidemill.model.names import PACKED_PART, REST_PART
 from tidemill.model.slices import SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
-from tidemill.raw.compaction.choosing import Group, PackedPart
-from tidemill.raw.compaction.rewrite import RewriteUnit, Rewritten, rewrite
-from tidemill.raw.compaction.scratch import PackingFolder
+from tidemill.raw.compaction.packing_folders import PackingFolder
+from tidemill.raw.compaction.selection import Group, PackedPart
 from tidemill.raw.footers import PACKED, PackedFooter, ProgressAt, stand_in_footer
-from tidemill.raw.recovered_batches import Held, held_part
-from tidemill.raw.spans import shared_days, spread_days
-from tidemill.raw.standins import (
+from tidemill.raw.part_names import (
     TOMBSTONE_BYTES,
     batch_of,
     is_rest,
@@ -33,13 +30,18 @@ from tidemill.raw.standins import (
     is_tombstone,
     write_tombstone,
 )
+from tidemill.raw.partitioning import shared_days, spread_days
+from tidemill.raw.recovered_batches import Held, held_part
 from tidemill.raw.tables import DAY_COLUMN, partition_at
 from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:
     from tidemill.raw.accept.batch import Acceptor
+    from tidemill.raw.compaction.pack_kernel import RewriteUnit, Rewritten
     from tidemill.storage.state.protocol import State
+
+# Imports inside functions keep start-up short: to choose what to pack loads nothing that writes parts.
 
 FULL_FILE_BYTES: Final = 1 << 20  # of parts: days with less share one
 UNIT_BYTES: Final = 32 << 20  # of parts that one task rewrites: a day with more is split
@@ -180,6 +182,8 @@ class _Preparing:
             raise
 
     def _prepared(self, facts: Mapping[str, Held], tag: str, packing_folder: PackingFolder) -> Prepared:
+        from tidemill.raw.compaction.pack_kernel import rewrite
+
         folder = packing_folder.folder
         replaced = [part for part in self._snapshot.parts if part.path in facts]
         held = {part.path: facts[part.path] for part in replaced if part.rows}
@@ -261,6 +265,8 @@ class Writing:
         packed: bool,
     ) -> RewriteUnit | None:
         """The part with the rows of these slices in a span, both ends included; None if there can be none."""
+        from tidemill.raw.compaction.pack_kernel import RewriteUnit
+
         there: set[str] = set()
         inputs: list[Held] = []
         for fact in held.values():
@@ -374,6 +380,8 @@ def _replaceable(raw: Snapshot, partition: Mapping[str, str], *, new: bool) -> l
 def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) -> None:
     """Replace each of these parts by two: rows before an instant, the first of a day, and rows after it. What
     is packed stays packed. The caller must hold the tick lock."""
+    from tidemill.raw.compaction.pack_kernel import rewrite
+
     if not parts:
         return
     source = source_of(acceptor)

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from tidemill.config.stream import Stream
-from tidemill.ingest.expiries import Loss
-from tidemill.ingest.flight import is_landing
-from tidemill.ingest.retractions import is_deciding_again
+from tidemill.ingest.expiry_log import Loss
+from tidemill.ingest.landing_notes import is_landing
+from tidemill.ingest.retraction_log import is_deciding_again
 from tidemill.model.errors import BusyError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, SECOND
 from tidemill.raw.watermark import watermark_at
-from tidemill.storage.state.newer import newer
+from tidemill.storage.state.ledger import newer
 from tidemill.storage.state.protocol import State
 
 # A landing reads the clock a moment before others can see that it is in progress.

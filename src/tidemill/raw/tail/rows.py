@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidemill.ingest.retractions import RetractionLog
+from tidemill.ingest.retraction_log import RetractionLog
 from tidemill.model.errors import BusyError, StorageError
 from tidemill.model.time import Interval
 from tidemill.raw.footers import declared_in
-from tidemill.raw.payloads import PAYLOAD as _PAYLOAD
-from tidemill.raw.payloads import PartPayloads, has_whole_payloads
+from tidemill.raw.part_payloads import PAYLOAD as _PAYLOAD
+from tidemill.raw.part_payloads import PartPayloads, has_whole_payloads
 from tidemill.raw.tables import RAW
 from tidemill.storage import layout
-from tidemill.storage.tables.checksums import checked
+from tidemill.storage.tables.part_checksums import checked
 from tidemill.storage.tables.parts import open_part
 from tidemill.storage.tables.snapshot import Range, Snapshot
 from tidemill.storage.tables.table import Table, expect_version

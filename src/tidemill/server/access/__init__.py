@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tidemill.server.access.rates import RateLimits
-from tidemill.server.access.tokens import LOCAL, Principal, Scope, Token, Tokens
+from tidemill.server.access.tokens import LOCAL, AccessToken, Principal, Scope, Tokens
 
-__all__ = ["LOCAL", "Principal", "RateLimits", "Scope", "Token", "Tokens"]
+__all__ = ["LOCAL", "AccessToken", "Principal", "RateLimits", "Scope", "Tokens"]

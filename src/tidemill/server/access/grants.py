@@ -27,7 +27,7 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class AccessToken:
     """A token as it is stored. Instants are microseconds; None: no limit, or not yet."""
 
     id: str

@@ -19,28 +19,28 @@ from tidemill.model.errors import AuthError, DamageError, InputError, NotFoundEr
 from tidemill.model.time import format_instant
 from tidemill.server.access.grants import (
     LOCAL,
+    AccessToken,
     Principal,
     Scope,
-    Token,
     checked_expiry,
     checked_name,
     checked_rate,
     checked_scopes,
     checked_tenant,
 )
-from tidemill.server.access.kept import (
+from tidemill.server.access.token_file import (
     LOST,
     FileVersion,
     changing,
-    read_kept,
-    replace_kept,
+    read_tokens,
+    replace_tokens,
     unusable,
     version_of,
     was_written,
 )
 from tidemill.storage import layout
 
-__all__ = ["LOCAL", "Principal", "Scope", "Token", "Tokens"]
+__all__ = ["LOCAL", "AccessToken", "Principal", "Scope", "Tokens"]
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +54,11 @@ _NOBODY: Final = "0" * 64  # compared with for an unknown id, so that it takes a
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SeenFile:
     """The file as it was last read."""
 
     file_version: FileVersion | None = None  # None: there was no file
-    tokens: Mapping[str, Token] = field(default_factory=dict)
+    tokens: Mapping[str, AccessToken] = field(default_factory=dict)
     damage: str = ""  # why the tokens cannot be read
 
 
@@ -71,7 +71,7 @@ class Tokens:
 
     def __init__(self, warehouse: Path) -> None:
         self._path = layout.tokens(warehouse)
-        self._seen = _Seen()
+        self._seen = _SeenFile()
 
     def create(
         self,
@@ -82,13 +82,13 @@ class Tokens:
         name: str = "",
         rate: int | None = None,
         expires: int | None = None,
-    ) -> tuple[Token, str]:
+    ) -> tuple[AccessToken, str]:
         """A new, durable token, and its text `tm_<id>_<secret>`, which is shown only once.
 
         `tenant` None: all; `rate` is in events a second; `expires` is an instant.
         """
         secret = secrets.token_hex(_SECRET_BYTES)
-        new = Token(
+        new = AccessToken(
             id="",
             name=checked_name(name),
             scopes=checked_scopes(scopes),
@@ -100,26 +100,26 @@ class Tokens:
             digest=_digest(secret),
         )
         with changing(self._path):
-            kept = _with_room(read_kept(self._path)[1], now)
+            kept = _with_room(read_tokens(self._path)[1], now)
             taken = {token.id for token in kept}
             token = replace(new, id=_new_id(taken))
-            replace_kept(self._path, [*kept, token])
+            replace_tokens(self._path, [*kept, token])
         return token, f"tm_{token.id}_{secret}"
 
-    def list(self) -> tuple[Token, ...]:
+    def list(self) -> tuple[AccessToken, ...]:
         """All tokens in order of creation, including those that no longer work."""
         return tuple(self._query().values())
 
-    def revoke(self, id: str, now: int) -> Token:
+    def revoke(self, id: str, now: int) -> AccessToken:
         """Revoke it, from the next request on. Idempotent."""
         if (known := self._query()).get(id) is None:
             raise NotFoundError(f"there is no token {id!r}", hint=_ids(known.values(), now))
         with changing(self._path):
-            kept = {token.id: token for token in read_kept(self._path)[1]}
+            kept = {token.id: token for token in read_tokens(self._path)[1]}
             found = kept.get(id, known[id])
             if found.revoked is None:
                 kept[id] = found = replace(found, revoked=now)
-                replace_kept(self._path, [*kept.values()])
+                replace_tokens(self._path, [*kept.values()])
         return found
 
     def any_made(self) -> bool:
@@ -158,7 +158,7 @@ class Tokens:
             raise AuthError(f"this token expired at {format_instant(token.expires or 0)}", hint=NEEDED)
         return Principal(token.id, token.tenant, token.scopes, token.rate)
 
-    def _query(self) -> Mapping[str, Token]:
+    def _query(self) -> Mapping[str, AccessToken]:
         seen, file_version = self._seen, version_of(self._path)
         lost = file_version is None and not seen.damage and was_written(self._path)
         if file_version != seen.file_version or lost:
@@ -167,18 +167,18 @@ class Tokens:
             raise unusable(self._path, seen.damage)
         return seen.tokens
 
-    def _read(self, file_version: FileVersion | None) -> _Seen:
+    def _read(self, file_version: FileVersion | None) -> _SeenFile:
         before = self._seen
         try:
-            file_version, found = read_kept(self._path)
+            file_version, found = read_tokens(self._path)
             if found or not (before.tokens or before.damage or was_written(self._path)):
-                return _Seen(file_version, {token.id: token for token in found})
+                return _SeenFile(file_version, {token.id: token for token in found})
             damage = LOST
         except DamageError as error:
             damage = error.message
         if damage != before.damage:
             log.error("%s: %s", self._path, damage)
-        return _Seen(file_version, {}, damage)
+        return _SeenFile(file_version, {}, damage)
 
 
 def _digest(secret: str) -> str:
@@ -191,7 +191,7 @@ def _new_id(taken: set[str]) -> str:
     return id
 
 
-def _with_room(kept: tuple[Token, ...], now: int) -> tuple[Token, ...]:
+def _with_room(kept: tuple[AccessToken, ...], now: int) -> tuple[AccessToken, ...]:
     """With room for one more: at the limit, the oldest that no longer works is dropped."""
     if len(kept) < MAX_TOKENS:
         return kept
@@ -203,7 +203,7 @@ def _with_room(kept: tuple[Token, ...], now: int) -> tuple[Token, ...]:
     return tuple(token for token in kept if token is not over)
 
 
-def _ids(kept: Iterable[Token], now: int) -> str:
+def _ids(kept: Iterable[AccessToken], now: int) -> str:
     active = [token.id for token in kept if token.active(now)]
     named = ", ".join(active[:5]) + (", …" if len(active) > 5 else "")
     return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemill.storage.state.connection import Connection
+from tidemill.storage.state.database import Connection
 from tidemill.storage.state.rows import SLICE_COLUMNS, TRIES
 
 _OUTCOME: Final = {

@@ -28,6 +28,7 @@ class Granted:
     leases: Sequence[Lease] = ()
     left: Mapping[str, str] = field(default_factory=dict)  # by name, the holder that did not give it back
     blocked_by: frozenset[str] = frozenset()  # the holders that block the request
+    follows: Mapping[str, int] = field(default_factory=dict)  # by name, the number of one that was given back
 
 
 def is_live(lease: Lease, now: int) -> bool:
@@ -56,7 +57,11 @@ def grant(
     for name in names:
         one = before.get(name)
         taken.append(Lease(name, next_number(one, now), holder, until, length, is_contested(one, ended)))
-    return Granted(taken, {name: one.holder for name, one in before.items() if one.holder is not None})
+    left = {name: one.holder for name, one in before.items() if one.holder is not None}
+    given_back = {
+        name: one.number for name, one in before.items() if one.holder is None and not one.contested
+    }
+    return Granted(taken, left, follows=given_back)
 
 
 def is_contested(before: Lease | None, ended: Collection[str]) -> bool:

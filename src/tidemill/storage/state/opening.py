@@ -18,15 +18,15 @@ from tidemill.storage import layout, state_owner
 from tidemill.storage.files import attempt, sync_file
 from tidemill.storage.files import storage_errors as file_errors
 from tidemill.storage.state.protocol import State
-from tidemill.storage.state.schema import storage_errors, sync_folder
-from tidemill.storage.state.sqlite import open_state
+from tidemill.storage.state.sqlite import open_state, storage_errors, sync_folder
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 # Imports inside functions keep start-up short: only a project with a state on a server needs its driver.
 
-IN_THE_WAREHOUSE: Final = StateStore()
+# The defaults have nothing to be checked, and what checks takes a while to be built.
+IN_THE_WAREHOUSE: Final = StateStore.model_construct()
 
 
 def open_store(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:

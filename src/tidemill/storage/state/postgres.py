@@ -19,9 +19,9 @@ from psycopg import errors, sql
 from psycopg.conninfo import conninfo_to_dict
 
 from tidemill.model.errors import BusyError, ConfigError, StorageError
-from tidemill.storage.state.connection import Connection, Parameter
+from tidemill.storage.state.database import Connection, Parameter
 from tidemill.storage.state.ddl import VERSIONS
-from tidemill.storage.state.dialect import SEQUENCE, postgres_statement, postgres_tables
+from tidemill.storage.state.postgres_dialect import SEQUENCE, postgres_statement, postgres_tables
 from tidemill.storage.state.protocol import State
 from tidemill.storage.state.sql_state import SqlState
 
@@ -32,7 +32,6 @@ BUSY_SECONDS: Final = 30  # how long to wait for a lock
 STOPPED_SECONDS: Final = 60  # after which the server ends an idle transaction
 CONNECT_SECONDS: Final = 10
 FRESH: Final = "_new"  # suffix of the schema that `recover` fills
-LONGEST_NAME: Final = 63  # length of the name of a schema, in bytes, with a suffix
 _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE: Final = "BEGIN; LOCK TABLE counters IN SHARE ROW EXCLUSIVE MODE"  # readers and builders do not wait
 _CLAIM: Final = "BEGIN"

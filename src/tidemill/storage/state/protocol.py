@@ -152,7 +152,7 @@ class Logs(Protocol):
 
 class Ledger(Logs, Protocol):
     """The slices of a warehouse in order of arrival, what batches decided about them, and when those that
-    failed are tried again. `fates` has the transitions of an entry."""
+    failed are tried again. `slice_rules` has the transitions of an entry."""
 
     def enter(self, new: NewSlice) -> SliceEntry:
         """Append to the ledger and return the entry. A slice with a known id is not entered again: its
@@ -346,8 +346,6 @@ class Tiles(Protocol):
         on how many are stale, not on how many there are."""
         ...
 
-    def base_tile(self, stream: str, start: int) -> BaseTile | None: ...
-
     def base_tiles(self, stream: str, starts: Collection[int]) -> list[BaseTile]:
         """The 5s tiles that begin at `starts` and are known, by start."""
         ...
@@ -407,7 +405,7 @@ class Checkpoints(Protocol):
 
 
 class Windows(Protocol):
-    """Windows of datasets: their members, readiness and phase. `phases` has the transitions."""
+    """Windows of datasets: their members, readiness and phase. `window_rules` has the transitions."""
 
     def span(self, stream: str) -> int | None:
         """The aggregation span of the stream's windows."""

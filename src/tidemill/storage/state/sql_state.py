@@ -35,22 +35,22 @@ from tidemill.storage.layout import LANDINGS
 from tidemill.storage.leases import HeldLeases, current_leases
 from tidemill.storage.log_chain import LogHead
 from tidemill.storage.state import (
-    acts,
-    damage_acts,
-    glances,
-    lease_acts,
-    outbox_acts,
-    progress_acts,
-    queue_acts,
-    receipt_acts,
-    retract_acts,
-    retry_acts,
-    window_acts,
+    damages_sql,
+    failed_slices_sql,
+    leases_sql,
+    ledger_sql,
+    outbox_sql,
+    overview_sql,
+    progress_sql,
+    queue_sql,
+    receipts_sql,
+    retractions_sql,
+    windows_sql,
 )
-from tidemill.storage.state.acts import ENTRY, TILE
-from tidemill.storage.state.connection import EVERY, Connection, Database
+from tidemill.storage.state.database import EVERY, Connection, Database
 from tidemill.storage.state.dump import dump
 from tidemill.storage.state.lease_rules import Granted
+from tidemill.storage.state.ledger_sql import ENTRY, TILE
 from tidemill.storage.state.protocol import (
     NO_PROGRESS,
     BatchRecord,
@@ -80,8 +80,8 @@ class SqlState:
     def enter_all(self, news: Sequence[NewSlice], head: LogHead | None = None) -> list[SliceEntry]:
         with self._write() as db:
             if head is not None:
-                damage_acts.set_head(db, LANDINGS, head)
-            return [acts.enter(db, new) for new in news]
+                damages_sql.set_head(db, LANDINGS, head)
+            return [ledger_sql.enter(db, new) for new in news]
 
     def landings(self) -> int:
         with self._read() as db:
@@ -141,15 +141,15 @@ class SqlState:
 
     def offset_at(self, instant: int) -> int:
         with self._read() as db:
-            return glances.offset_at(db, instant)
+            return overview_sql.offset_at(db, instant)
 
     def slice_glances(self, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
         with self._read() as db:
-            return glances.slices(db, stream, span, limit)
+            return overview_sql.slices(db, stream, span, limit)
 
     def covered(self, stream: str, span: Interval) -> list[tuple[int, int]]:
         with self._read() as db:
-            return glances.covered(db, stream, span)
+            return overview_sql.covered(db, stream, span)
 
     def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:
         taken: list[SliceEntry] = []
@@ -172,47 +172,47 @@ class SqlState:
 
     def apply_batch(self, record: BatchRecord) -> bool:
         with self._write() as db:
-            return acts.apply_batch(db, record)
+            return ledger_sql.apply_batch(db, record)
 
     def has_batch(self, stream: str, batch: str) -> bool:
         with self._read() as db:
-            return acts.has_batch(db, stream, batch)
+            return ledger_sql.has_batch(db, stream, batch)
 
     def clocks(self, stream: str) -> list[ClockState]:
         with self._read() as db:
-            return progress_acts.clocks(db, stream)
+            return progress_sql.clocks(db, stream)
 
     def progress(self, stream: str) -> Progress:
         with self._read() as db:
-            return progress_acts.progress(db, stream)
+            return progress_sql.progress(db, stream)
 
     # -- streaming windows
 
     def checkpoints(self, stream: str) -> Mapping[str, str]:
         with self._read() as db:
-            return progress_acts.checkpoints(db, stream)
+            return progress_sql.checkpoints(db, stream)
 
     def set_checkpoint(
         self, stream: str, window: str, checkpoint: str | None, events: Sequence[OutboxEvent] = ()
     ) -> None:
         with self._write() as db:
-            progress_acts.set_checkpoint(db, stream, window, checkpoint)
-            outbox_acts.enter(db, events)
+            progress_sql.set_checkpoint(db, stream, window, checkpoint)
+            outbox_sql.enter(db, events)
 
     def runs(self, stream: str) -> list[str]:
         with self._read() as db:
-            return acts.runs(db, stream)
+            return ledger_sql.runs(db, stream)
 
     def replace_runs(self, stream: str, old: Sequence[str], new: Sequence[str]) -> bool:
         with self._write() as db:
-            present = acts.runs(db, stream)
+            present = ledger_sql.runs(db, stream)
             gone = set(old)
             if not gone <= set(present):
                 return False
             offset = next((i for i, name in enumerate(present) if name in gone), len(present))
             kept = [name for name in present[offset:] if name not in gone]
             db.execute("DELETE FROM runs WHERE stream = ? AND place >= ?", (stream, offset))
-            acts.append_runs(db, stream, offset, [*new, *kept])
+            ledger_sql.append_runs(db, stream, offset, [*new, *kept])
             return True
 
     def table_versions(self, stream: str) -> Mapping[str, int]:
@@ -223,7 +223,7 @@ class SqlState:
     def record_seen(self, stream: str, versions: Mapping[str, int]) -> None:
         with self._write() as db:
             for table, version in versions.items():
-                acts.record_version(db, stream, table, version)
+                ledger_sql.record_version(db, stream, table, version)
 
     def forget_versions(self, stream: str, tables: Collection[str]) -> None:
         with self._write() as db:
@@ -237,11 +237,7 @@ class SqlState:
                 " ORDER BY start",
                 (stream,),
             ).fetchall()
-            return acts.base_tiles(db, stream, rows)
-
-    def base_tile(self, stream: str, start: int) -> BaseTile | None:
-        found = self.base_tiles(stream, [start])
-        return found[0] if found else None
+            return ledger_sql.base_tiles(db, stream, rows)
 
     def base_tiles(self, stream: str, starts: Collection[int]) -> list[BaseTile]:
         with self._read() as db:
@@ -250,7 +246,7 @@ class SqlState:
                 " ON t.stream = ? AND t.level = ? AND t.start = CAST(j.value AS bigint) ORDER BY t.start",
                 (json.dumps(sorted(starts)), stream, BASE.name),
             ).fetchall()
-            return acts.base_tiles(db, stream, rows)
+            return ledger_sql.base_tiles(db, stream, rows)
 
     def tiles(
         self, stream: str, level: str, spans: Interval | Sequence[Interval] | None = None
@@ -264,7 +260,7 @@ class SqlState:
                 " WHERE t.hash IS NOT NULL ORDER BY t.start",
                 (json.dumps([(span.start, span.end) for span in chosen]), stream, level),
             ).fetchall()
-        return [acts.tile_state(row) for row in rows]
+        return [ledger_sql.tile_state(row) for row in rows]
 
     def tile_counts(self, stream: str) -> Mapping[str, int]:
         with self._read() as db:
@@ -277,29 +273,29 @@ class SqlState:
 
     def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
         with self._write() as db:
-            acts.want(db, stream, tiles)
+            ledger_sql.want(db, stream, tiles)
 
     def lose_tiles(self, stream: str, parts: Collection[str]) -> int:
         with self._write() as db:
-            return acts.lose_tiles(db, stream, parts)
+            return ledger_sql.lose_tiles(db, stream, parts)
 
     def miss_tiles(self, stream: str, level: str, starts: Collection[int]) -> None:
         with self._write() as db:
-            acts.miss_tiles(db, stream, [(level, start) for start in sorted(starts)])
+            ledger_sql.miss_tiles(db, stream, [(level, start) for start in sorted(starts)])
 
     def apply_tiles(
         self, stream: str, version: int, builds: Iterable[TileBuild], moved: Iterable[TileBuild] = ()
     ) -> None:
         with self._write() as db:
-            acts.apply_tiles(db, stream, builds)
-            acts.move_tiles(db, stream, moved)
-            acts.record_version(db, stream, "rollups", version)
+            ledger_sql.apply_tiles(db, stream, builds)
+            ledger_sql.move_tiles(db, stream, moved)
+            ledger_sql.record_version(db, stream, "rollups", version)
 
     # -- retractions
 
     def retractions(self) -> int:
         with self._read() as db:
-            return retract_acts.applied(db)
+            return retractions_sql.applied(db)
 
     def apply_retraction(
         self,
@@ -310,7 +306,7 @@ class SqlState:
         progress: Progress = NO_PROGRESS,
     ) -> bool:
         with self._write() as db:
-            return retract_acts.apply(db, act, clocks, raw_version, quarantine_version, progress)
+            return retractions_sql.apply(db, act, clocks, raw_version, quarantine_version, progress)
 
     # -- slices that failed
 
@@ -318,44 +314,44 @@ class SqlState:
         self, stream: str, now: int, declared: str, limit: int, longest: int | None = None
     ) -> list[SliceEntry]:
         with self._read() as db:
-            return retry_acts.failing(db, stream, now, declared, limit, longest)
+            return failed_slices_sql.failing(db, stream, now, declared, limit, longest)
 
     def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
         with self._write() as db:
-            retry_acts.postpone(db, slice_id, error, retry_at)
+            failed_slices_sql.postpone(db, slice_id, error, retry_at)
 
     def send_again(self, slice_ids: Sequence[str], head: LogHead | None = None) -> list[SliceEntry]:
         with self._write() as db:
             if head is not None:
-                damage_acts.set_head(db, LANDINGS, head)
-            return retry_acts.send_again(db, slice_ids)
+                damages_sql.set_head(db, LANDINGS, head)
+            return failed_slices_sql.send_again(db, slice_ids)
 
     def prioritise(self, stream: str) -> int:
         with self._write() as db:
-            return retry_acts.prioritise(db, stream)
+            return failed_slices_sql.prioritise(db, stream)
 
     # -- windows
 
     def span(self, stream: str) -> int | None:
         with self._read() as db:
-            return window_acts.span(db, stream)
+            return windows_sql.span(db, stream)
 
     def layout(self, stream: str) -> tuple[int, str] | None:
         with self._read() as db:
-            return window_acts.layout(db, stream)
+            return windows_sql.layout(db, stream)
 
     def declare_layout(self, stream: str, span: int, declared: str = "") -> None:
         if self.layout(stream) != (span, declared):  # most ticks: nothing to write
             with self._write() as db:
-                window_acts.declare_layout(db, stream, span, declared)
+                windows_sql.declare_layout(db, stream, span, declared)
 
     def forget_windows(self, stream: str, before: int) -> int:
         with self._write() as db:
-            return window_acts.forget(db, stream, before)
+            return windows_sql.forget(db, stream, before)
 
     def unassigned_slices(self, stream: str, limit: int) -> list[SliceEntry]:
         with self._read() as db:
-            return window_acts.unassigned_slices(db, stream, limit)
+            return windows_sql.unassigned_slices(db, stream, limit)
 
     def assign(
         self,
@@ -364,32 +360,32 @@ class SqlState:
         runs: Mapping[str, Mapping[int, Sequence[Interval]]] | None = None,
     ) -> None:
         with self._write() as db:
-            window_acts.assign(db, stream, windows, runs or {})
+            windows_sql.assign(db, stream, windows, runs or {})
 
     def reach(self, stream: str, reason: str, watermark: int) -> int:
         with self._write() as db:
-            return window_acts.reach(db, stream, reason, watermark)
+            return windows_sql.reach(db, stream, reason, watermark)
 
     def recede(self, stream: str, watermark: int) -> int:
         with self._write() as db:
-            return window_acts.recede(db, stream, watermark)
+            return windows_sql.recede(db, stream, watermark)
 
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
         with self._read() as db:
-            return list(window_acts.due(db, stream, now, limit))
+            return list(windows_sql.due(db, stream, now, limit))
 
     def undecided(self, stream: str) -> list[Undecided]:
         with self._read() as db:
-            return window_acts.undecided(db, stream)
+            return windows_sql.undecided(db, stream)
 
     def evaluate(self, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
         with self._write() as db:
-            return window_acts.evaluate(db, evaluated)
+            return windows_sql.evaluate(db, evaluated)
 
     def window(self, key: WindowKey) -> tuple[Window, list[Member]] | None:
         with self._read() as db:
-            stored = window_acts.load(db, key)
-            return (stored.window, window_acts.members(db, key)) if stored else None
+            stored = windows_sql.load(db, key)
+            return (stored.window, windows_sql.members(db, key)) if stored else None
 
     def windows(
         self,
@@ -401,13 +397,13 @@ class SqlState:
         limit: int | None = None,
     ) -> list[Window]:
         with self._read() as db:
-            return window_acts.windows(db, stream, phase, span, newest=newest, limit=limit)
+            return windows_sql.windows(db, stream, phase, span, newest=newest, limit=limit)
 
     def each_window(self, stream: str, span: Interval | None = None) -> Iterator[tuple[Window, list[Member]]]:
         end = MAX_INSTANT if span is None else span.end
         while True:
             with self._read() as db:
-                page = window_acts.with_members(db, stream, span, _WINDOWS_AT_ONCE)
+                page = windows_sql.with_members(db, stream, span, _WINDOWS_AT_ONCE)
             yield from page
             if len(page) < _WINDOWS_AT_ONCE:
                 return
@@ -415,41 +411,41 @@ class SqlState:
 
     def window_glances(self, stream: str, width: int, within: Interval | None) -> list[WindowGlance]:
         with self._read() as db:
-            return glances.windows(db, stream, width, within)
+            return overview_sql.windows(db, stream, width, within)
 
     def window_groups(
         self, stream: str, width: int, within: Interval, stretch: int, cutoff: str, now: int
     ) -> list[WindowGroup]:
         with self._read() as db:
-            return glances.groups(db, stream, width, within, stretch, cutoff, now)
+            return overview_sql.groups(db, stream, width, within, stretch, cutoff, now)
 
     def first_arrivals(self, stream: str, within: Interval) -> Mapping[int, int]:
         with self._read() as db:
-            return glances.first_arrivals(db, stream, within)
+            return overview_sql.first_arrivals(db, stream, within)
 
     def window_extent(self, stream: str, width: int) -> Interval | None:
         with self._read() as db:
-            return glances.extent(db, stream, width)
+            return overview_sql.extent(db, stream, width)
 
     def window_counts(self, stream: str) -> Mapping[Phase, int]:
         with self._read() as db:
-            return window_acts.counts(db, stream)
+            return windows_sql.counts(db, stream)
 
     def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, MemberCounts]:
         with self._read() as db:
-            return {key: window_acts.member_counts(db, key) for key in keys}
+            return {key: windows_sql.member_counts(db, key) for key in keys}
 
     def windows_of(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
         with self._read() as db:
-            return window_acts.windows_of(db, slice_id, limit)
+            return windows_sql.windows_of(db, slice_id, limit)
 
     def windows_touched(self, slice_id: str) -> int:
         with self._read() as db:
-            return window_acts.windows_touched(db, slice_id)
+            return windows_sql.windows_touched(db, slice_id)
 
     def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
         with self._write() as db:
-            return window_acts.force(db, keys, trigger, reopen=reopen)
+            return windows_sql.force(db, keys, trigger, reopen=reopen)
 
     # -- the queue
 
@@ -466,13 +462,13 @@ class SqlState:
         longest: int | None = None,
     ) -> list[Build]:
         with self._database.claim() as db:
-            return queue_acts.take(
+            return queue_sql.take(
                 db, owner, now, lease_until, limit, streams, newest=newest, void=void, longest=longest
             )
 
     def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
         with self._write() as db:
-            return queue_acts.renew(db, owner, keys, lease_until)
+            return queue_sql.renew(db, owner, keys, lease_until)
 
     def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
         return self.complete_all([(build, dataset, events)], now)[0]
@@ -481,67 +477,67 @@ class SqlState:
         self, done: Sequence[tuple[Build, Dataset, Sequence[OutboxEvent]]], now: int
     ) -> list[bool]:
         with self._write() as db:
-            version = window_acts.stamp(db)
+            version = windows_sql.stamp(db)
             return [
-                queue_acts.complete(db, build, dataset, now, events, version)
+                queue_sql.complete(db, build, dataset, now, events, version)
                 for build, dataset, events in done
             ]
 
     def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
         with self._write() as db:
-            return queue_acts.fail(db, build, error, not_before, tries)
+            return queue_sql.fail(db, build, error, not_before, tries)
 
     def release(self, owner: str) -> int:
         with self._write() as db:
-            return queue_acts.release(db, owner)
+            return queue_sql.release(db, owner)
 
     def retry(self, stream: str, start: int | None = None) -> int:
         with self._write() as db:
-            return queue_acts.retry(db, stream, start)
+            return queue_sql.retry(db, stream, start)
 
     def queue_length(self, stream: str | None = None) -> int:
         with self._read() as db:
-            return queue_acts.length(db, stream)
+            return queue_sql.length(db, stream)
 
     def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
         with self._write() as db:
-            window_acts.observe(db, datasets, events)
+            windows_sql.observe(db, datasets, events)
 
     # -- the outbox
 
     def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
         with self._read() as db:
-            return outbox_acts.after(db, after, limit, stream)
+            return outbox_sql.after(db, after, limit, stream)
 
     def delivered(self, sink: str) -> int:
         with self._read() as db:
-            return outbox_acts.delivered(db, sink)
+            return outbox_sql.delivered(db, sink)
 
     def set_delivered(self, sink: str, seq: int) -> None:
         with self._write() as db:
-            outbox_acts.set_delivered(db, sink, seq)
+            outbox_sql.set_delivered(db, sink, seq)
 
     # -- receipts
 
     def keep_receipts(self, receipts: Sequence[Receipt], until: int) -> None:
         with self._write() as db:
-            receipt_acts.keep(db, receipts, until)
+            receipts_sql.keep(db, receipts, until)
 
     def receipt(self, id: str) -> Receipt | None:
         with self._read() as db:
-            return receipt_acts.receipt(db, id)
+            return receipts_sql.receipt(db, id)
 
     def receipts(self, stream: str, after: str = "", limit: int = 1000) -> list[Receipt]:
         with self._read() as db:
-            return receipt_acts.page(db, stream, after, limit)
+            return receipts_sql.page(db, stream, after, limit)
 
     def drop_receipts(self, before: int) -> int:
         dropped = 0
         while True:
             with self._write() as db:
-                piece = receipt_acts.drop(db, before)
+                piece = receipts_sql.drop(db, before)
             dropped += piece
-            if piece < receipt_acts.PIECE:
+            if piece < receipts_sql.PIECE:
                 return dropped
 
     # -- logs and damage
@@ -551,37 +547,37 @@ class SqlState:
 
     def log_head(self, log: str) -> LogHead | None:
         with self._read() as db:
-            return damage_acts.head(db, log)
+            return damages_sql.head(db, log)
 
     def record_log(self, log: str, head: LogHead, lines: Sequence[bytes] = ()) -> None:
         with self._write() as db:
-            damage_acts.set_head(db, log, head, lines)
+            damages_sql.set_head(db, log, head, lines)
 
     def log_lines(self, log: str) -> list[bytes]:
         with self._read() as db:
-            return damage_acts.lines(db, log)
+            return damages_sql.lines(db, log)
 
     def forget_log(self, log: str) -> None:
         with self._write() as db:
-            damage_acts.forget(db, log)
+            damages_sql.forget(db, log)
 
     def record_damages(self, found: Sequence[Damage], now: int) -> None:
         with self._write() as db:
-            damage_acts.record(db, found, now)
+            damages_sql.record(db, found, now)
 
     def damages(self, stream: str | None = None) -> list[KnownDamage]:
         with self._read() as db:
-            return damage_acts.damages(db, stream)
+            return damages_sql.damages(db, stream)
 
     def clear_damages(self, files: Collection[str]) -> None:
         with self._write() as db:
-            damage_acts.clear(db, files)
+            damages_sql.clear(db, files)
 
     # -- leases
 
     def lease_holders(self, names: Collection[str]) -> frozenset[str]:
         with self._read() as db:
-            return lease_acts.holders(db, names)
+            return leases_sql.holders(db, names)
 
     def take_leases(
         self,
@@ -592,23 +588,23 @@ class SqlState:
         ended: Collection[str] = (),
     ) -> Granted:
         with self._database.write(lasting=False) as db:
-            return lease_acts.take(db, names, holder, length, gone, ended)
+            return leases_sql.take(db, names, holder, length, gone, ended)
 
     def settle_leases(self, holder: str) -> None:
         with self._database.claim(lasting=False) as db:
-            lease_acts.settle(db, holder)
+            leases_sql.settle(db, holder)
 
     def renew_leases(self, holder: str) -> int:
         with self._database.claim(lasting=False) as db:
-            return lease_acts.renew(db, holder)
+            return leases_sql.renew(db, holder)
 
     def release_leases(self, holder: str) -> None:
         with self._database.claim(lasting=False) as db:
-            lease_acts.release(db, holder)
+            leases_sql.release(db, holder)
 
     def lost_leases(self, holder: str, held: Mapping[str, int]) -> list[str]:
         with self._read() as db:
-            return lease_acts.lost(db, holder, held)
+            return leases_sql.lost(db, holder, held)
 
     # -- all of it
 
@@ -624,11 +620,11 @@ class SqlState:
                         hint="`tidemill recover` makes a new one first",
                     )
             for entry in sorted(entries, key=lambda entry: entry.seq):
-                acts.insert(db, entry)
+                ledger_sql.insert(db, entry)
             retracted = sum(entry.status is SliceStatus.RETRACTED for entry in entries)
-            retract_acts.set_applied(db, retracted if retractions is None else retractions)
+            retractions_sql.set_applied(db, retracted if retractions is None else retractions)
             for record in records:
-                acts.apply_batch(db, record)
+                ledger_sql.apply_batch(db, record)
 
     def dump(self) -> dict[str, list[dict[str, object]]]:
         with self._read() as db:
@@ -652,5 +648,5 @@ class SqlState:
         """Check leases at the start of a transaction that writes: no lease can be taken during it, so the
         check holds until the commit."""
         with self._database.write() as db:
-            held.refuse(lease_acts.lost(db, held.holder, held.numbers))
+            held.refuse(leases_sql.lost(db, held.holder, held.numbers))
             yield db

@@ -18,8 +18,8 @@ from tidemill.model.errors import ConflictError, StorageError
 from tidemill.storage import layout
 from tidemill.storage.bucket_path import BucketPath, on_disk
 from tidemill.storage.files import storage_errors, sync_file, sync_folder
-from tidemill.storage.tables import log_copies, log_sums
-from tidemill.storage.tables.checksums import MISSING
+from tidemill.storage.tables import log_checksums, log_copies
+from tidemill.storage.tables.part_checksums import MISSING
 from tidemill.storage.tables.snapshot import plain_path
 
 INFO_KEY: Final = "tidemill"  # key of our metadata in Delta's commitInfo
@@ -113,14 +113,14 @@ def read_commit(root: Path, version: int) -> Commit:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         if any(older < version for older in entries(root)):  # entries are trimmed oldest first: it was lost
-            raise log_sums.damaged_log(root, path.name, MISSING) from None
+            raise log_checksums.damaged_log(root, path.name, MISSING) from None
         raise StorageError(
             f"version {version} of the table is no longer in its log",
             hint="run `tidemill recover`: it rebuilds the state from the parts themselves",
             where=str(path),
         ) from None
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise log_sums.damaged_log(root, path.name, f"cannot be read: {error}") from error
+        raise log_checksums.damaged_log(root, path.name, f"cannot be read: {error}") from error
     return commit
 
 
@@ -224,7 +224,7 @@ def sync_entries(root: Path, after: int, upto: int) -> None:
     for path in there:
         sync_file(path)
     sync_folder(layout.table_log(root))
-    log_sums.record(root, [path.name for path in there])
+    log_checksums.record(root, [path.name for path in there])
     log_copies.keep(root, [path.name for path in there])
 
 
@@ -236,7 +236,7 @@ def sync_checkpoint(root: Path, version: int) -> None:
     for path in (folder / name, folder / "_last_checkpoint"):
         sync_file(path)
     sync_folder(folder)
-    log_sums.record(root, [name])
+    log_checksums.record(root, [name])
     log_copies.keep(root, [name])
 
 
@@ -272,7 +272,7 @@ def trim(root: Path, before: int) -> int:
     with storage_errors("look at the log", layout.table_log(root)):
         old = [version for version, path in versions.items() if path.stat().st_mtime_ns // 1000 < before]
         floor = max(old, default=-1)
-        log_sums.trim(root, floor)  # first: a recorded file that is missing counts as lost
+        log_checksums.trim(root, floor)  # first: a recorded file that is missing counts as lost
         log_copies.trim(root, floor)
         # oldest first: a reader that sees an entry knows that no later one was deleted
         gone = [path for version, path in sorted(entries(root).items()) if version < floor]

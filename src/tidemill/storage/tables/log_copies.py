@@ -18,7 +18,7 @@ from typing import Final
 
 from tidemill.storage import layout
 from tidemill.storage.files import atomic_write, storage_errors
-from tidemill.storage.tables import log_sums
+from tidemill.storage.tables import log_checksums
 
 _SUFFIX: Final = ".copies"  # readers do not take it for a part
 _ALONE: Final = ".copy"  # of one file, as earlier versions wrote it
@@ -68,7 +68,7 @@ def trim(root: Path, floor: int) -> None:
 
 def _file(root: Path, name: str) -> Path:
     """Where the copy of a file of the log is kept."""
-    return layout.log_copies(root) / f"{int(name[:20]) // log_sums.SPAN:018d}{_SUFFIX}"
+    return layout.log_copies(root) / f"{int(name[:20]) // log_checksums.SPAN:018d}{_SUFFIX}"
 
 
 def _alone(root: Path, name: str) -> Path:
@@ -77,7 +77,7 @@ def _alone(root: Path, name: str) -> Path:
 
 def _content(root: Path, name: str) -> bytes | None:
     """The intact copy; None: there is none."""
-    known = log_sums.recorded(root).get(name)
+    known = log_checksums.recorded(root).get(name)
     if known is None:
         return None
     with storage_errors("read", layout.log_copies(root)):

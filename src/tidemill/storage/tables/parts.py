@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidemill.model.errors import DamageError
 from tidemill.storage.bucket_path import local_copy
 from tidemill.storage.files import attempt, disk_error, storage_errors, sync_file
-from tidemill.storage.tables.checksums import (
+from tidemill.storage.tables.part_checksums import (
     MISSING,
     check_footer,
     check_part,

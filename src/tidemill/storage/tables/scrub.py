@@ -13,10 +13,11 @@ from typing import Final
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError
 from tidemill.storage import layout
+from tidemill.storage.file_scrub import FileCheck, ScrubTally, StoredFile, check_files
 from tidemill.storage.files import storage_errors
-from tidemill.storage.scrubbing import FileCheck, ScrubTally, StoredFile, check_files
-from tidemill.storage.tables import log, log_sums
-from tidemill.storage.tables.checksums import (
+from tidemill.storage.tables import log, log_checksums
+from tidemill.storage.tables.log_checksums import LogFile, damaged_log
+from tidemill.storage.tables.part_checksums import (
     CHANGED,
     MISSING,
     checksum_of,
@@ -24,7 +25,6 @@ from tidemill.storage.tables.checksums import (
     damaged_part,
     named_checksums,
 )
-from tidemill.storage.tables.log_sums import LogFile, damaged_log
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table, expect_version
 
@@ -117,7 +117,7 @@ def _is_current(root: Path, part: Part) -> bool:
 
 def _log_files(warehouse: Path, root: Path, stream: str) -> Iterator[StoredFile]:
     folder = layout.table_log(root)
-    known = log_sums.recorded(root)
+    known = log_checksums.recorded(root)
     there = {path.name for path in log.files(root)}
     missing = {path.name for path in log.missing_entries(root)}
     for name in sorted({*known, *there, *missing}):
@@ -135,4 +135,4 @@ def _check_log_file(root: Path, known: LogFile | None, path: Path) -> bool:
 
 def _is_on_record(root: Path, name: str) -> bool:
     """Whether the file is still recorded; if not, it was trimmed just now."""
-    return name in log_sums.recorded(root)
+    return name in log_checksums.recorded(root)

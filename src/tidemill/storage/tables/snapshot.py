@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from tidemill.model.time import Interval
-from tidemill.storage.tables.checksums import without_checksums
+from tidemill.storage.tables.part_checksums import without_checksums
 from tidemill.storage.tables.stats import Bound, Bounds
 
 Range = tuple[Bound | None, Bound | None]

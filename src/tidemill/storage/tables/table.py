@@ -21,10 +21,19 @@ from deltalake.schema import Schema
 from deltalake.transaction import AddAction, RemoveAction
 
 from tidemill.model.errors import ConfigError, ConflictError, DamageError, StorageError
+from tidemill.model.time import DAY
 from tidemill.storage import layout
 from tidemill.storage.bucket import again, is_of_bucket
-from tidemill.storage.bucket_path import BucketPath, delta_options, on_disk, size_of, warehouse_path
+from tidemill.storage.bucket_path import (
+    BucketPath,
+    delta_options,
+    on_disk,
+    size_of,
+    status_of,
+    warehouse_path,
+)
 from tidemill.storage.files import (
+    UPLOADS,
     disk_error,
     make_folder,
     remove_tree,
@@ -32,22 +41,24 @@ from tidemill.storage.files import (
     sync_folder,
     within_warehouse,
 )
-from tidemill.storage.leases import check_commit
-from tidemill.storage.tables import log, log_sums
-from tidemill.storage.tables.checksums import is_whole
+from tidemill.storage.leases import check_commit, tenure_of
+from tidemill.storage.tables import log, log_checksums
 from tidemill.storage.tables.log import Commit
+from tidemill.storage.tables.part_checksums import is_whole
 from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.schemas import added_columns, stored_schema
 from tidemill.storage.tables.snapshot import Part, Snapshot, plain_path, snapshot_of
 from tidemill.storage.tables.stats import bounds
 from tidemill.storage.tables.vacuum import delete_parts, delete_staging, unreferenced
+from tidemill.storage.tenure import MISSING, forget
 
 logger = logging.getLogger(__name__)
 
 APP_ID: Final = "tidemill"  # the same for all: two stale commits of one application conflict
 RESHAPED: Final = "columns"  # in the info of a commit that changed the columns, and no part
 CHECKPOINT_EVERY: Final = 50
-_UPLOADS: Final = 8  # parts that are sent to a bucket at once
+TIDY_EVERY: Final = 10  # versions
+KEEP_LOG: Final = DAY
 _SETTINGS: Final = {
     # only `trim_log` deletes entries, and only we write checkpoints
     "delta.enableExpiredLogCleanup": "false",
@@ -127,13 +138,23 @@ class Table:
     def existing(root: Path) -> Table | None:
         """The table at `root` as it is, for readers; None if there is none."""
         root = root.absolute()
+        known = tenure_of(root)
+        if known is not None and known.versions.get(root) == MISSING:
+            return None
+        found = Table._opened(root)
+        if known is not None:
+            known.saw(root, MISSING if found is None else found.version)
+        return found
+
+    @staticmethod
+    def _opened(root: Path) -> Table | None:
         if unquote(str(root)) != str(root):
             raise ConfigError(
                 "the path of a table cannot hold a % followed by two hexadecimal digits",
                 hint="deltalake reads that as an escape: move the warehouse to a folder without it",
                 where=str(root),
             )
-        log_sums.check_newest(root, log.last_checkpoint(root))  # first: a recorded entry is not torn
+        log_checksums.check_newest(root, log.last_checkpoint(root))  # first: a recorded entry is not torn
         torn = log.set_torn_entries_aside(root, layout.torn_log_entries(root))
         if torn:
             logger.warning("set torn log entries aside: %s", torn, extra={"table": str(root)})
@@ -156,7 +177,7 @@ class Table:
             check_commit(self.root)
             fields = Schema.from_arrow(pa.schema(added)).fields
             try:
-                with _delta_errors("add columns", self.root):
+                with self._committing(), _delta_errors("add columns", self.root):
                     self._delta.alter.add_columns(
                         fields,
                         commit_properties=self._properties({RESHAPED: ",".join(f.name for f in added)}),
@@ -181,7 +202,9 @@ class Table:
                 return
             base = self.version
             check_commit(self.root)
-            if log.write_entry(self.root, base + 1, self._shape_actions(schema, now)):
+            with self._committing():
+                is_written = log.write_entry(self.root, base + 1, self._shape_actions(schema, now))
+            if is_written:
                 self._won(base + 1)
                 self._read_shape()
                 self._snapshot = None
@@ -228,15 +251,22 @@ class Table:
         return self._partition_by
 
     def refresh(self) -> int:
-        """Read the newest version and return its number."""
+        """Read the newest version and return its number. The holder of the lease need not look in a bucket
+        for what nobody else can have written."""
+        known = tenure_of(self.root)
+        newest = None if known is None else known.versions.get(self.root)
+        if newest == self.version:
+            return self.version
         with _delta_errors("read the log", self.root):
             # deltalake lists the log, which takes a hundred times as long as checking two names
-            if not log.is_newest(self.root, self.version):
+            if newest is not None or not log.is_newest(self.root, self.version):
                 again(self._delta.update_incremental)
                 self._read_shape()
         if self.version > self._checked:
-            log_sums.check(self.root, self._checked, self.version)
+            log_checksums.check(self.root, self._checked, self.version)
             self._checked = self.version
+        if known is not None:
+            known.saw(self.root, self.version)
         return self.version
 
     def expect(self, version: int) -> None:
@@ -261,7 +291,7 @@ class Table:
 
     def commits(self, after: int) -> list[Commit]:
         """All commits newer than version `after`, oldest first."""
-        log_sums.check(self.root, max(after, -1), self.refresh())
+        log_checksums.check(self.root, max(after, -1), self.refresh())
         return [log.read_commit(self.root, v) for v in range(max(after, -1) + 1, self.refresh() + 1)]
 
     def _live_paths(self) -> frozenset[str]:
@@ -298,7 +328,7 @@ class Table:
         """
         if isinstance(self.root, BucketPath):  # uploads wait for the network, not for a core
             self._current_paths()
-            with ThreadPoolExecutor(_UPLOADS) as pool:
+            with ThreadPoolExecutor(UPLOADS) as pool:
                 published = list(pool.map(self._move, parts))
         else:
             published = [self._move(part) for part in parts]
@@ -381,7 +411,7 @@ class Table:
             before, number = self.version, self._last_transaction() + 1
             check_commit(self.root)  # after the version was read: one that takes over takes the next one
             try:
-                with _delta_errors("commit", self.root):
+                with self._committing(), _delta_errors("commit", self.root):
                     self._delta.create_write_transaction(
                         actions,
                         "append",  # the mode in which deltalake uses our removes instead of its own
@@ -420,13 +450,31 @@ class Table:
         """When the part's file was last written; it must exist and be complete."""
         path = self.root / part.path
         with storage_errors("look at the part", path):
-            found = path.stat()
+            found = status_of(path)
         assert found.st_size == part.size, (path, found.st_size, part.size)
         return found.st_mtime_ns // 1000
+
+    @contextmanager
+    def _committing(self) -> Iterator[None]:
+        """The body writes the next version; a conflict is answered, every other failure is not."""
+        forget(self.root)
+        try:
+            yield
+        except CommitFailedError:
+            raise
+        except BaseException:
+            self._doubt()
+            raise
+
+    def _doubt(self) -> None:
+        known = tenure_of(self.root)
+        if known is not None:
+            known.doubt(self.root)
 
     def _lost(self, base: int, error: CommitFailedError) -> None:
         """Another writer took version base + 1: read it. If none did, the failure is not a conflict."""
         if self.refresh() == base:
+            self._doubt()
             raise _failure("commit", self.root, error) from error
 
     def _is_mine(
@@ -446,6 +494,9 @@ class Table:
     def _won(self, version: int) -> None:
         log.sync_entries(self.root, self._synced, version)
         self._synced = version
+        known = tenure_of(self.root)
+        if known is not None:
+            known.saw(self.root, version)
         self.refresh()
         if version - self._checkpoint >= CHECKPOINT_EVERY and self.version == version:
             try:
@@ -546,6 +597,7 @@ def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: st
     """Create a durable version 0 at `root`, or use that of another process that was faster."""
     top = next(folder for folder in root.parents if on_disk(folder).is_dir())
     make_folder(root, top=top)
+    forget(root)
     try:
         with _delta_errors("create the table", root):
             DeltaTable.create(
@@ -574,3 +626,14 @@ def _one_name(name: str) -> str:
     assert "/" not in name, name
     assert name not in ("", ".", ".."), name
     return name
+
+
+def tidy(tables: Sequence[Table], keep_replaced: int, now: int) -> None:
+    """Delete what is no longer needed of these tables, if it is time to: replaced parts and old log
+    entries."""
+    for table in tables:
+        if table.is_untidy(TIDY_EVERY):
+            gone = table.vacuum(keep_replaced, now)
+            trimmed = table.trim_log(KEEP_LOG, now)
+            context = {"table": str(table.root)}
+            logger.info("deleted %d files and %d log entries", len(gone), trimmed, extra=context)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tidemill.formats.arrow import one
 from tidemill.outputs.rollups.accumulators import values
-from tidemill.outputs.rollups.accumulators.folded import Folded
+from tidemill.outputs.rollups.accumulators.values import Folded
 from tidemill.outputs.rollups.grouping import Groups
 from tidemill.outputs.rollups.spec import Metric
 

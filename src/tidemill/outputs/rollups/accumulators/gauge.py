@@ -16,8 +16,7 @@ from numba import njit
 from tidemill.formats.arrays import Bytes, Ints, Mask, Offsets
 from tidemill.formats.arrow import one, string_buffers
 from tidemill.outputs.rollups.accumulators import counter
-from tidemill.outputs.rollups.accumulators.folded import Folded
-from tidemill.outputs.rollups.accumulators.values import filled, present
+from tidemill.outputs.rollups.accumulators.values import Folded, filled, present
 from tidemill.outputs.rollups.grouping import Groups
 from tidemill.outputs.rollups.spec import Metric
 

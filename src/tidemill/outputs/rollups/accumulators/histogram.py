@@ -20,7 +20,7 @@ from tidemill.formats.arrays import Ints, Offsets, Words
 from tidemill.formats.arrow import one
 from tidemill.model.metrics import MOST, Bins
 from tidemill.outputs.rollups.accumulators import counter
-from tidemill.outputs.rollups.accumulators.folded import Folded
+from tidemill.outputs.rollups.accumulators.values import Folded
 from tidemill.outputs.rollups.grouping import Groups
 from tidemill.outputs.rollups.spec import Metric
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidemill.formats.arrow import one
-from tidemill.outputs.rollups.accumulators.folded import Folded
+from tidemill.outputs.rollups.accumulators.values import Folded
 from tidemill.outputs.rollups.grouping import Groups
 from tidemill.outputs.rollups.spec import Metric
 

@@ -8,6 +8,7 @@ scale, in two words (low, high). An event without a value adds none.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -109,3 +110,9 @@ def _of_cells(
         least[g] = min(least[g], lesser[i])
         most[g] = max(most[g], greater[i])
     return counts, low, high, least, most
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    columns: Mapping[str, pa.Array]
+    group: Ints | None = None  # of each cell; None: one cell for each group
