@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from tests.support.hypothesis_settings import examples
 
 from tidemill.formats.arrays import Bytes, Ints
-from tidemill.formats.columns import copy_at, instants, scaled_numbers, strings, utf8_rows, whole_numbers
+from tidemill.formats.columns import (
+    copy_at,
+    instants,
+    put_positions,
+    put_rows,
+    scaled_numbers,
+    strings,
+    utf8_rows,
+    whole_numbers,
+)
 from tidemill.formats.hashing import SEED_SECOND_LANE, SEED_TENANT, hash_bytes, key_lanes, mix, xxh64
 from tidemill.formats.json_core import FRACTION, INTEGER, STRING
 from tidemill.formats.split import split_array, split_lines
@@ -314,3 +323,28 @@ def test_spans_become_a_column_and_are_copied_byte_for_byte(texts: list[str]) ->
     for text, start in zip(texts, starts.tolist(), strict=True):
         expected[start + 1 : start + 1 + len(text.encode())] = text.encode()
     assert out.tobytes() == bytes(expected)
+
+
+def test_every_length_is_copied_and_nothing_beside_it() -> None:
+    text = bytes(range(1, 256)) + bytes(range(1, 100))
+    for size in range(300):
+        out = array(bytes(400))
+        copy_at(array(text), np.array([3]), np.array([3 + size]), np.array([5]), out)
+        assert out.tobytes() == bytes(5) + text[3 : 3 + size] + bytes(395 - size)
+
+
+def test_a_span_that_ends_before_it_begins_has_no_bytes() -> None:
+    out = array(b"....")
+    copy_at(array(b"abcdef"), np.array([4, 1]), np.array([2, 3]), np.array([0, 1]), out)
+    assert out.tobytes() == b".bc."
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32])
+def test_rows_are_put_where_they_belong(kind: type) -> None:
+    rows, at = np.array([0, 2, 3]), np.array([4, 0, 2])
+    tags = np.full(5, 9, np.uint8)
+    put_rows(np.array([1, 2, 3, 4], np.uint8), rows, at, tags)
+    assert tags.tolist() == [3, 9, 4, 9, 1]
+    begins, out = np.array([100, 200, 300, 400, 500]), np.full(5, -1, np.int64)
+    put_positions(np.array([7, 0, 65_535, 0], kind), rows, at, begins, out)
+    assert out.tolist() == [100 + 65_535, -1, 300, -1, 507]

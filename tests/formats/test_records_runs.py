@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tidemill.formats.key_runs import FAR, NEAR, Lookup, crowded_tier, key_ranges, sorted_order
+from tidemill.formats.key_runs import FAR, NEAR, Lookup, crowded_tier, key_ranges, order_of_keys, sorted_order
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 1000, 20_000])
@@ -20,6 +20,14 @@ def test_rows_are_ordered_by_key_and_time_and_equal_ones_stay(rows: int, objects
     low = dice.integers(0, 2, rows).astype(np.uint64)
     time = dice.integers(0, 50, rows)
     assert sorted_order(high, low, time).tolist() == np.lexsort((time, low, high)).tolist()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 7, 1000, 20_000])
+@pytest.mark.parametrize("span", [1, 3, 1 << 14, 1 << 64])
+def test_equal_keys_stay_in_the_order_of_their_rows(rows: int, span: int) -> None:
+    keys = np.random.default_rng(rows).integers(0, span - 1, rows, np.uint64, endpoint=True)
+    wanted = [row for _, row in sorted(zip(keys.tolist(), range(rows), strict=True))]
+    assert order_of_keys(keys).tolist() == wanted
 
 
 def test_many_rows_of_one_key_in_the_wrong_order_do_not_take_long() -> None:

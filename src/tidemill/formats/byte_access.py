@@ -1,4 +1,4 @@
-"""Reads and writes bytes and 8-byte words of an array at any offset, without numba's index checks.
+"""Reads bytes and 8-byte words of an array at any offset, and copies spans, without numba's index checks.
 
 The caller must make sure that the offset is inside the array.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 if TYPE_CHECKING:
@@ -16,16 +17,16 @@ if TYPE_CHECKING:
     from numba.core.typing import BaseContext as TypingContext
     from numba.core.typing.templates import Signature
 
-    from tidemill.formats.arrays import Bytes
 
 _BYTE = ir.IntType(8)
 _WORD = ir.IntType(64)
 
 
 def _pointer(
-    context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: tuple[ir.Value, ir.Value]
+    context: BaseContext, builder: ir.IRBuilder, kind: types.Array, args: tuple[ir.Value, ir.Value]
 ) -> ir.Value:
-    array = context.make_array(signature.args[0])(context, builder, args[0])
+    """The address of an element: `args` are the array, of this kind, and the index."""
+    array = context.make_array(kind)(context, builder, args[0])
     return builder.gep(builder.bitcast(array.data, _BYTE.as_pointer()), [args[1]])
 
 
@@ -36,7 +37,7 @@ def byte_at(_typing: TypingContext, array: types.Array, at: types.Integer):  # t
     def build(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: tuple[ir.Value, ir.Value]
     ) -> ir.Value:
-        return builder.zext(builder.load(_pointer(context, builder, signature, args)), _WORD)
+        return builder.zext(builder.load(_pointer(context, builder, signature.args[0], args)), _WORD)
 
     return types.int64(array, types.int64), build
 
@@ -48,24 +49,10 @@ def word_at(_typing: TypingContext, array: types.Array, at: types.Integer):  # t
     def build(
         context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: tuple[ir.Value, ir.Value]
     ) -> ir.Value:
-        pointer = _pointer(context, builder, signature, args)
+        pointer = _pointer(context, builder, signature.args[0], args)
         return builder.load(builder.bitcast(pointer, _WORD.as_pointer()), align=1)
 
     return types.uint64(array, types.int64), build
-
-
-@intrinsic
-def put_word(_typing: TypingContext, array: types.Array, at: types.Integer, word: types.Integer):  # type: ignore[no-untyped-def]
-    """b[at:at+8] = word."""
-
-    def build(
-        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: tuple[ir.Value, ...]
-    ) -> ir.Value:
-        pointer = _pointer(context, builder, signature, (args[0], args[1]))
-        builder.store(args[2], builder.bitcast(pointer, _WORD.as_pointer()), align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, types.int64, types.uint64), build
 
 
 @intrinsic
@@ -81,14 +68,26 @@ def first_marked(_typing: TypingContext, marks: types.Integer):  # type: ignore[
     return types.int64(types.uint64), build
 
 
-@njit(cache=True, inline="always")
-def copy_bytes(b: Bytes, start: int, end: int, out: Bytes, at: int) -> None:
-    """out[at:] = b[start:end]."""
-    while start + 8 <= end:
-        put_word(out, at, word_at(b, start))
-        start += 8
-        at += 8
-    while start < end:
-        out[at] = b[start]
-        start += 1
-        at += 1
+@intrinsic
+def copy_bytes(  # type: ignore[no-untyped-def]
+    _typing: TypingContext,
+    array: types.Array,
+    start: types.Integer,
+    end: types.Integer,
+    out: types.Array,
+    at: types.Integer,
+):
+    """out[at:] = b[start:end]; nothing if there are no such bytes. The two must not overlap."""
+
+    def build(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: tuple[ir.Value, ...]
+    ) -> ir.Value:
+        source = _pointer(context, builder, signature.args[0], (args[0], args[1]))
+        target = _pointer(context, builder, signature.args[3], (args[3], args[4]))
+        size = builder.sub(args[2], args[1])
+        nothing = ir.Constant(_WORD, 0)
+        size = builder.select(builder.icmp_signed(">", size, nothing), size, nothing)
+        cgutils.raw_memcpy(builder, target, source, size, 1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64, out, types.int64), build

@@ -45,6 +45,20 @@ def copy_at(b: Bytes, starts: Ints, ends: Ints, at: Ints, out: Bytes) -> None:
         copy_bytes(b, starts[i], ends[i], out, at[i])
 
 
+@njit(cache=True, nogil=True)
+def put_rows(values: Bytes, rows: Ints, at: Ints, out: Bytes) -> None:
+    """out[at[i]] = values[rows[i]]."""
+    for i in range(rows.size):
+        out[at[i]] = values[rows[i]]
+
+
+@njit(cache=True, nogil=True)
+def put_positions(values: Offsets, rows: Ints, at: Ints, begins: Ints, out: Ints) -> None:
+    """out[at[i]] = begins[at[i]] + values[rows[i]]: positions in records as positions in all of the text."""
+    for i in range(rows.size):
+        out[at[i]] = begins[at[i]] + values[rows[i]]
+
+
 def strings(b: Bytes, starts: Ints, ends: Ints) -> pa.StringArray:
     """The spans as one Arrow array; the bytes are known to be UTF-8."""
     offsets = np.zeros(starts.size + 1, np.int32)

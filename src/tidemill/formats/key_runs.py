@@ -32,6 +32,18 @@ def hash_keys(
     return key_lanes(data, offsets, seeds, tenant.indices.to_numpy(zero_copy_only=False))
 
 
+def order_of_keys(keys: Words) -> Ints:
+    """The rows in ascending order of their keys, equal keys in the order of the rows. NumPy sorts random
+    keys several times as fast if it need not keep that order, and few keys are equal."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    same = ordered[1:] == ordered[:-1]
+    if same.any():
+        tied = np.flatnonzero(np.append(False, same) | np.append(same, False))
+        order[tied] = order[tied][np.lexsort((order[tied], ordered[tied]))]
+    return order
+
+
 def within(run: pa.Table, low: int, high: int) -> pa.Table:
     """The entries of a run whose key is in a range, without a copy."""
     highs = one(run.column("high")).to_numpy()

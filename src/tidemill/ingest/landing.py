@@ -346,8 +346,8 @@ class Landing:
 
     def last_arrival(self) -> int:
         """Return the latest arrival in the ledger; windows of gateways may land slightly out of order."""
-        newest = self._state.slices(newest=True, limit=_RECENT)
-        return max((entry.slice.arrival for entry in newest), default=-(1 << 62))
+        last = self._state.last_arrival(_RECENT)
+        return -(1 << 62) if last is None else last
 
     def refuse_retracted(self, stream: str, declared: Interval | None, content: bytes) -> None:
         """RetractedError if a file with these bytes and bounds is a slice that was retracted; for callers

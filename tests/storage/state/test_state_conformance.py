@@ -83,6 +83,14 @@ def test_slices_are_listed_by_stream_status_and_age(state: State) -> None:
     assert state.slices("nobody") == []
 
 
+def test_the_last_arrival_is_the_latest_of_the_newest_slices(state: State) -> None:
+    assert state.last_arrival(2) is None
+    state.enter_all([slice_of(9), slice_of(7, "other"), slice_of(3)])
+    assert state.last_arrival(1) == slice_of(3).arrival
+    assert state.last_arrival(2) == slice_of(7).arrival
+    assert state.last_arrival(100) == slice_of(9).arrival
+
+
 def test_pending_takes_the_oldest_that_fit_and_at_least_one(state: State) -> None:
     state.enter_all([slice_of(1, size=500), slice_of(2, size=10), slice_of(3, size=10), slice_of(4, "other")])
     assert [entry.seq for entry in state.pending("requests", 1)] == [1]

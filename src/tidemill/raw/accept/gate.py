@@ -17,7 +17,7 @@ import pyarrow as pa
 from tidemill.formats.arrays import Ints, Mask, Words
 from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.columns import join_at
-from tidemill.formats.key_runs import Lookup
+from tidemill.formats.key_runs import Lookup, order_of_keys
 from tidemill.raw.accept.run_files import IdRun, read_run, write_run
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.ipc import read_ipc, write_ipc
@@ -135,7 +135,7 @@ def _gather(unit: GateUnit) -> _GateKeys:
         chunk.append(np.full(last - first, index, np.int64))
     high, low, content, at = (np.concatenate(columns[name]) for name in ("high", "low", "content", "at"))
     where = np.concatenate(chunk)
-    order = np.argsort(high, kind="stable")
+    order = order_of_keys(high)
     if _lanes_disagree(high[order], low[order]):
         order = np.lexsort((np.arange(high.size), low, high))
     return _GateKeys(high[order], low[order], content[order], where[order], at[order].astype(np.int64))

@@ -19,7 +19,7 @@ from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.arrow import one
 from tidemill.formats.decode import decode
-from tidemill.formats.key_runs import hash_keys
+from tidemill.formats.key_runs import hash_keys, order_of_keys
 from tidemill.formats.read import read_chunk
 from tidemill.formats.read_plan import ReadPlan
 from tidemill.formats.stored_slice import content_size
@@ -172,7 +172,7 @@ def _stage_chunk(
 def _sorted_keys(columns: pa.Table) -> pa.Table:
     """The 128-bit keys of the chunk in ascending order, ties in order of arrival."""
     high, low = hash_keys(one(columns.column("tenant")), one(columns.column("event_id")))
-    order = np.argsort(high, kind="stable")
+    order = order_of_keys(high)
     content = one(columns.column("content")).to_numpy()
     return pa.table(
         {

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one, string_buffers
-from tidemill.formats.columns import copy_at
+from tidemill.formats.columns import copy_at, put_positions, put_rows
 from tidemill.formats.declared_columns import RawColumns
 from tidemill.formats.locate import Located, locate
 from tidemill.formats.payload_columns import TypedRows, typed, typed_at
@@ -156,6 +156,13 @@ class _PassedRows:
             pieces.append(ranks[column.indices.to_numpy(zero_copy_only=False)[rows]])
         return ordered, np.concatenate(pieces)
 
+    def _positions(self) -> Iterator[tuple[pa.Table, Ints, Ints]]:
+        """Each chunk's table, its accepted rows, and their positions in the final order."""
+        done = 0
+        for table, rows in zip(self.tables, self.rows, strict=True):
+            yield table, rows, self.position[done : done + rows.size]
+            done += rows.size
+
     def _per_chunk(self, values: Sequence[int]) -> Ints:
         return np.repeat(np.array(values, np.int64), self.sizes)[self.order]
 
@@ -227,10 +234,12 @@ class _PassedRows:
             np.empty(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int64),
             np.zeros(self.total, np.uint8),
         )  # fmt: skip
-        for index in range(len(fields.columns)):
-            found.tags[index] = self._numbers(f"tag{index}")[self.order]
-            found.starts[index] = ends[:-1] + self._numbers(f"from{index}")[self.order]
-            found.ends[index] = ends[:-1] + self._numbers(f"to{index}")[self.order]
+        for table, rows, at in self._positions():
+            for index in range(len(fields.columns)):
+                tag, start, end = (one(table.column(f"{name}{index}")) for name in ("tag", "from", "to"))
+                put_rows(tag.to_numpy(), rows, at, found.tags[index])
+                put_positions(start.to_numpy(), rows, at, ends, found.starts[index])
+                put_positions(end.to_numpy(), rows, at, ends, found.ends[index])
         writable = data if data.flags.writeable else data.copy()  # writable, as kernels are compiled
         left = np.flatnonzero(found.tags[0] == NOT_LOCATED)
         if left.size:

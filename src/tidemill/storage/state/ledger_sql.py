@@ -71,6 +71,13 @@ def last_offset(db: Connection) -> int:
     return int(db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()[0])
 
 
+def last_arrival(db: Connection, newest: int) -> int | None:
+    row = db.execute(
+        "SELECT max(arrival) FROM (SELECT arrival FROM slices ORDER BY seq DESC LIMIT ?) AS newest", (newest,)
+    ).fetchone()
+    return None if row[0] is None else int(row[0])
+
+
 def insert(db: Connection, entry: SliceEntry) -> None:
     db.execute(_INSERT_ENTRY, to_row(entry))
     _add(db, entry.slice.stream, contribution(entry))

@@ -194,6 +194,10 @@ class Ledger(Logs, Protocol):
         with `outcome` or `reason`, those that have records of that outcome, or rejected by that reason."""
         ...
 
+    def last_arrival(self, newest: int) -> int | None:
+        """The latest arrival of so many newest slices; None if there is no slice."""
+        ...
+
     def offset_at(self, instant: int) -> int:
         """The offset of the last slice that had arrived by an instant; 0: none. A slice that could only be
         read later has a later offset."""

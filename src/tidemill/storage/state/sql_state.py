@@ -139,6 +139,10 @@ class SqlState:
             ).fetchall()
         return [from_row(row) for row in rows]
 
+    def last_arrival(self, newest: int) -> int | None:
+        with self._read() as db:
+            return ledger_sql.last_arrival(db, newest)
+
     def offset_at(self, instant: int) -> int:
         with self._read() as db:
             return overview_sql.offset_at(db, instant)
