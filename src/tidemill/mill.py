@@ -623,10 +623,10 @@ class Mill:
     ) -> list[Change]:
         """The slices that changed a span of a stream after an instant of arrival, oldest first: each arrived,
         or was retracted, `at` an instant. `ask` with `as_of` gives an answer between two of them."""
-        from tidemill.query.as_of import changes_since
+        from tidemill.query.service import changes_since
 
         span = None if start is None and end is None else arguments.span(start, end)
-        return changes_since(self.state, self.project.stream(stream).name, arguments.instant(after), span)
+        return changes_since(self.warehouse, stream, arguments.instant(after), span)
 
     def sql(
         self, statement: str, *, tenant: str | None = None, all_tenants: bool = False, strict: bool = False,

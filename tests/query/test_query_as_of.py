@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.shop_story import HOUR, SECOND, START, ShopStory, slices
+from tests.support.shop_story import HOUR, SECOND, START, ShopStory, event, slices
 
 from tidemill.model.errors import QueryError
 from tidemill.model.time import format_instant
@@ -11,6 +11,7 @@ from tidemill.model.time import format_instant
 pytestmark = pytest.mark.long
 
 SPAN = f"BETWEEN {format_instant(START)} AND {format_instant(START + 2 * HOUR)}"
+LATER, END = format_instant(START + HOUR), format_instant(START + 2 * HOUR)  # the second hour
 ODD = "BETWEEN 2024-01-15T10:07:03Z AND 2024-01-15T11:35:01Z"  # no bucket begins or ends there
 QUERIES = [
     f"SELECT count, sum(ms), avg(ms) FROM shop.hits {SPAN} GROUP BY region ORDER BY region",
@@ -145,3 +146,56 @@ def test_what_was_retracted_since_is_missing_and_said(tmp_path):
     later = shop.mill.ask(f"SELECT count FROM shop.hits {SPAN}", all_tenants=True, as_of=shop.clock())
     assert later.table.to_pylist() == [{"count": 30}]
     shop.mill.close()
+
+
+@pytest.fixture
+def tale(tmp_path):
+    """An empty shop, whose slices a test lands itself."""
+    shop = ShopStory(tmp_path)
+    yield shop
+    shop.mill.close()
+
+
+def test_what_is_carried_into_the_span_is_that_of_then(tale):
+    tale.land([event(0, 0, ms=1), event(1, 90, ms=2)])
+    at = tale.clock() - SECOND
+    tale.land([event(2, 30, ms=9)])  # before the span
+    text = f"SELECT last FROM shop.level BETWEEN {LATER} AND {END} INTERVAL 30m FILL carry"
+    found = [tale.mill.ask(text, all_tenants=True, as_of=when).table for when in (at, None)]
+    assert [table.column("last").to_pylist() for table in found] == [[1, 2], [9, 2]]
+
+
+def test_transitions_are_those_of_then(tale):
+    tale.land([event(0, 0, item="x", state="new"), event(1, 60, item="x", state="paid")])
+    at = tale.clock() - SECOND
+    late = tale.land([event(2, 30, item="x", state="paid")])  # before the span
+    text = f"SELECT transitions FROM shop.life BETWEEN {LATER} AND {END}"
+
+    def found(when=None):
+        return tale.mill.ask(text, all_tenants=True, as_of=when).table.column("transitions").to_pylist()
+
+    assert (found(at), found()) == ([1], [0])
+    retracted = tale.clock()
+    tale.mill.retract(tale.mill.plan_retraction(late, "wrong"))
+    tale.mill.run_until_idle()
+    assert (found(), found(retracted - SECOND)) == ([1], [None])
+
+
+def test_what_counts_only_since_a_retraction_is_missing(tale):
+    """The second slice contradicts the first, at another time; its record counts once the first is gone."""
+    first = tale.land([event(3, 3)])
+    second = tale.land([event(3, 90), event(4, 61)])
+    at = tale.clock()
+    tale.clock.advance(HOUR)
+    text = f"SELECT count FROM shop.hits BETWEEN {LATER} AND {END}"
+    assert tale.mill.ask(text, all_tenants=True).table.to_pylist() == [{"count": 1}]
+    tale.mill.retract(tale.mill.plan_retraction(first, "wrong"))
+    under_way = tale.mill.ask(f"SELECT count FROM shop.hits {SPAN} INTERVAL 1h", all_tenants=True, as_of=at)
+    assert [one.what for one in under_way.completeness.pending] == ["retraction"]
+    tale.mill.run_until_idle()
+    assert tale.mill.ask(text, all_tenants=True).table.to_pylist() == [{"count": 2}]
+    then = tale.mill.ask(text, all_tenants=True, as_of=at)
+    assert then.table.to_pylist() == [{"count": None}]
+    assert second[:12] in then.completeness.missing[0].detail
+    (change,) = tale.mill.changes("shop", at, start=LATER, end=END)
+    assert (change.entry.id, change.retracted) == (first, True)

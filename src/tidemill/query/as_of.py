@@ -2,11 +2,13 @@
 them are gone since. It only reads.
 
 The first record with an id counts, in ledger order. So what had been accepted by an instant is exactly the
-rows of raw of slices that had landed by then, except for slices that were retracted since.
+rows of raw of slices that had landed by then, except for slices that were retracted since, and for others
+that have had more accepted since one was.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,8 @@ from tidemill.model.slices import CountedAs, SliceEntry, SliceStatus
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 
 if TYPE_CHECKING:
-    from tidemill.storage.state.protocol import Ledger
+    from tidemill.ingest.retraction_log import RetractionLog
+    from tidemill.storage.state.protocol import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class Past:
     missing: tuple[Missing, ...] = ()
     watermark: int | None = None  # as it was; None: there was none, or it is unknown
     newest: int | None = None  # arrival of the newest slice that counts
+    waits: bool = False  # for slices that had landed by then to be decided, perhaps again
 
     @property
     def changed(self) -> bool:
@@ -37,27 +41,24 @@ class Past:
         return self.slices_after > 0 or bool(self.missing)
 
 
-def past_of(state: Ledger, stream: str, at: int, span: Interval | None) -> Past:
+def past_of(state: State, log: RetractionLog, stream: str, at: int, span: Interval | None) -> Past:
     """The past as far as it concerns `span` (None: all of time)."""
     offset = state.offset_at(at)
     after = state.slices(stream, SliceStatus.ACCEPTED, after=offset, outcome=CountedAs.ACCEPTED)
     touching = [entry for entry in after if _touches(entry, span)]
-    gone = [
-        entry
-        for entry in state.slices(stream, SliceStatus.RETRACTED)
-        if entry.seq <= offset and entry.retracted_at is not None and entry.retracted_at > at
-    ]
-    lost = [entry for entry in gone if _touches(entry, span)]
+    gone = [one for one in _taken_back(state, log, stream, at) if one.entry.seq <= offset]
+    lost = [one for one in gone if one.touches(span)]
     before = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=1, before=offset + 1)
     return Past(
         at=at,
         offset=offset,
         without=frozenset(entry.id for entry in after if entry.slice.arrival <= at),
         slices_after=len(touching),
-        reaches_back_to=max((entry.retracted_at or 0 for entry in lost), default=None),
-        missing=tuple(_missing(entry, span) for entry in lost),
+        reaches_back_to=max((one.at for one in lost), default=None),
+        missing=tuple(missing for one in lost for missing in _missing(one, offset, span)),
         watermark=after[0].watermark if after else None,
         newest=before[0].slice.arrival if before else None,
+        waits=bool(state.slices(stream, SliceStatus.PENDING, limit=1, before=offset + 1)),
     )
 
 
@@ -66,17 +67,50 @@ def _touches(entry: SliceEntry, span: Interval | None) -> bool:
     return seen is not None and (span is None or (seen.start < span.end and seen.end > span.start))
 
 
-def _missing(entry: SliceEntry, span: Interval | None) -> Missing:
+@dataclass(frozen=True, slots=True)
+class _TakenBack:
+    """A slice that was retracted `at` an instant, and the slices of which more is accepted since: events with
+    ids that were taken before."""
+
+    entry: SliceEntry
+    at: int
+    freed: tuple[SliceEntry, ...] = ()
+
+    def touches(self, span: Interval | None) -> bool:
+        return any(_touches(entry, span) for entry in (self.entry, *self.freed))
+
+
+def _taken_back(state: State, log: RetractionLog, stream: str, after: int) -> list[_TakenBack]:
+    """What was retracted after an instant."""
+    retracted = state.slices(stream, SliceStatus.RETRACTED)
+    gone = {e.id: e for e in retracted if e.retracted_at is not None and e.retracted_at > after}
+    again = {line.act.slice: line.act.again for line in log.lines(state)} if gone else {}
+    found = []
+    for name, entry in gone.items():
+        others = ((state.slice(other), before) for other, before in again.get(name, {}).items())
+        freed = tuple(e for e, before in others if e is not None and e.counts.accepted > before)
+        found.append(_TakenBack(entry, entry.retracted_at or 0, freed))
+    return found
+
+
+def _missing(one: _TakenBack, offset: int, span: Interval | None) -> Iterator[Missing]:
+    """The parts of the span that are unknown for the time when slices up to `offset` had landed."""
+    what, when = f"slice {one.entry.id[:12]}", format_instant(one.at)
+    remedy = f"ask AS OF {when} or later"
+    if _touches(one.entry, span):
+        detail = f"{what} counted then and was retracted at {when}: its rows are gone"
+        yield Missing(_inside(one.entry, span), "retracted", detail, remedy)
+    for other in one.freed:
+        if other.seq <= offset and _touches(other, span):
+            detail = f"some rows of slice {other.id[:12]} count only since {what} was retracted at {when}"
+            yield Missing(_inside(other, span), "retracted", detail, remedy)
+
+
+def _inside(entry: SliceEntry, span: Interval | None) -> Interval:
+    """The part of a span that a slice touches."""
     seen = entry.observed or Interval(MIN_INSTANT, MIN_INSTANT)
     low, high = (span.start, span.end) if span is not None else (MIN_INSTANT, MAX_INSTANT)
-    lost = Interval(max(seen.start, low, MIN_INSTANT), min(seen.end, high, MAX_INSTANT))
-    when = format_instant(entry.retracted_at) if entry.retracted_at is not None else "since"
-    return Missing(
-        lost,
-        "retracted",
-        f"slice {entry.id[:12]} counted then and was retracted at {when}: its rows are gone",
-        f"ask AS OF {when} or later",
-    )
+    return Interval(max(seen.start, low, MIN_INSTANT), min(seen.end, high, MAX_INSTANT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +126,14 @@ class Change:
         return self.at, self.entry.seq, int(self.retracted)
 
 
-def changes_since(state: Ledger, stream: str, after: int, span: Interval | None) -> list[Change]:
+def changes_since(
+    state: State, log: RetractionLog, stream: str, after: int, span: Interval | None
+) -> list[Change]:
     """Slices that changed the contents of a span (None: all of time) after an instant of arrival, oldest
     first."""
     offset = state.offset_at(after)
     accepted = state.slices(stream, SliceStatus.ACCEPTED, after=offset, outcome=CountedAs.ACCEPTED)
-    gone = state.slices(stream, SliceStatus.RETRACTED)
     found = [Change(entry.slice.arrival, entry) for entry in accepted if _touches(entry, span)]
-    found += [
-        Change(entry.retracted_at, entry, retracted=True)
-        for entry in gone
-        if entry.retracted_at is not None and entry.retracted_at > after and _touches(entry, span)
-    ]
+    gone = _taken_back(state, log, stream, after)
+    found += [Change(one.at, one.entry, retracted=True) for one in gone if one.touches(span)]
     return sorted(found, key=lambda one: one.position)

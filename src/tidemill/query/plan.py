@@ -148,9 +148,15 @@ class Plan:
         return {rows.metric: columns for rows in self.rows}
 
     @property
+    def follows_objects(self) -> bool:
+        """Whether states or transitions are selected: what happened to an object before decides them."""
+        return any(rows.in_state or rows.rule is not None for rows in self.rows)
+
+    @property
     def touched(self) -> Interval | None:
         """All of time that can change the answer; None: any."""
-        if self.states is None or self.span is None:
+        carries = self.is_bucketed and self.fill == "carry"
+        if self.span is None or not (carries or self.follows_objects):
             return self.span
         return Interval(min(MIN_INSTANT, self.span.start), self.span.end)
 

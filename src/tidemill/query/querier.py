@@ -75,7 +75,8 @@ class Querier:
         then = past(plan.stream, at, plan.touched) if at is not None and past is not None else None
         if then is not None and then.changed:
             plan = replace(plan, past=then)
-            known = Arrivals(then.watermark if plan.tenant is None else None, as_of=then.newest)
+            waiting = tuple(one for one in known.pending if then.waits and one.what != "tiles")
+            known = Arrivals(then.watermark if plan.tenant is None else None, waiting, then.newest)
         source = self._source_for(plan.stream)
         if query.explain:
             return self._runner.explain(plan, source, known, on)

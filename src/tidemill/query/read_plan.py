@@ -41,7 +41,8 @@ def reading_of(plan: Plan, available: Available) -> QueryReading:
     lost_raw = available.lost.get(RAW, ())
     only_raw = Available(dict.fromkeys(NAMES, ALL_TIME.end), available.raw, {RAW: lost_raw})
     if plan.past is not None:
-        return _then(_with_missing(_read(plan, only_raw), _of_raw(_forgotten, available)), plan.past)
+        reading = _with_missing(_read(plan, only_raw), _of_raw(_forgotten, available))
+        return _then(reading, plan.past, plan.follows_objects)
     if plan.filter is not None:
         return _with_missing(_read(plan, only_raw), _of_raw(_unfiltered, available))
     outdated = available.not_built(plan.uses)
@@ -72,10 +73,12 @@ def _of_raw(
     return reasons
 
 
-def _then(reading: QueryReading, past: Past) -> QueryReading:
-    """The reading of a past instant: there is no number where a slice counted that was retracted since."""
+def _then(reading: QueryReading, past: Past, follows_objects: bool) -> QueryReading:
+    """The reading of a past instant: there is no number where a slice counted that was retracted since. What
+    is counted of objects is unknown from there on."""
     gone = tuple(one.span for one in past.missing)
     unknown = (Interval(min(span.start for span in gone), ALL_TIME.end),) if gone else ()
+    gone = unknown if follows_objects else gone
     return replace(
         reading,
         lost=tuple(sorted({*reading.lost, *gone})),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tidemill.ingest.warehouse import Warehouse
     from tidemill.model.streaming import WindowSpec
     from tidemill.query import Answer, Explanation, Querier
+    from tidemill.query.as_of import Change
     from tidemill.query.cell import Cell
     from tidemill.query.language.ast import Moment
     from tidemill.query.source import Source
@@ -87,6 +88,7 @@ def ask(
     """Answer a query. `as_of` is an instant, or how long ago."""
     from tidemill.query.as_of import past_of
 
+    log_of_retractions = RetractionLog(warehouse.root)
     try:
         return querier.ask(
             query,
@@ -98,7 +100,7 @@ def ask(
             engine=engine,
             strict=strict,
             as_of=None if as_of is None else moment_of(as_of),
-            past=lambda stream, at, span: past_of(warehouse.state, stream, at, span),
+            past=lambda stream, at, span: past_of(warehouse.state, log_of_retractions, stream, at, span),
         )
     except StorageError as error:
         raise named(error, warehouse.root) from error
@@ -127,6 +129,14 @@ def cell(
         return cell_of(warehouse, answer, answer.plan, start, group, offset, limit)
     except StorageError as error:
         raise named(error, warehouse.root) from error
+
+
+def changes_since(warehouse: Warehouse, stream: str, after: int, span: Interval | None) -> list[Change]:
+    """The slices that changed a span of a stream after an instant of arrival, oldest first."""
+    from tidemill.query import as_of
+
+    log_of_retractions, name = RetractionLog(warehouse.root), warehouse.project.stream(stream).name
+    return as_of.changes_since(warehouse.state, log_of_retractions, name, after, span)
 
 
 def moment_of(as_of: str | int) -> Moment:
