@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
@@ -90,3 +91,34 @@ def test_wrong_arguments_say_what_is_valid(cli, project, arguments, code, says):
     assert done.out == ""
     assert done.error["code"] == code
     assert says in done.error["hint"]
+
+
+def test_a_file_name_that_is_not_utf_8_blocks_nothing(cli, project):
+    (project / os.fsdecode(b"caf\xe9.ndjson")).write_bytes((project / "data/requests-1.ndjson").read_bytes())
+    done = cli("ingest", "requests", os.fsdecode(b"caf\xe9.ndjson"), "--output", "json")
+    assert (done.code, done.json["landed"][0]["name"]) == (0, "caf\ufffd.ndjson")
+    assert cli("ingest", "requests", "data/requests-late.ndjson").code == 0
+    assert [one["seq"] for one in cli("ledger", "--output", "json").json["slices"]] == [2, 1]
+
+
+@pytest.mark.parametrize("source", ["", " web", "a\nb", "x" * 201, os.fsdecode(b"caf\xe9")])
+def test_a_source_has_a_name_that_can_be_shown(cli, project, source):
+    done = cli("ingest", "requests", "data/requests-1.ndjson", "--source", source)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error[input]: ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("sql", "SELECT 1 -- {}"),
+        ("slice", "{}"),
+        ("trace", "{}"),
+        ("quarantine", "requests", "--tenant", "{}"),
+        ("retract", "ab", "--reason", "{}"),
+    ],
+)
+def test_what_is_typed_and_is_not_utf_8_is_wrong_input(cli, landed, arguments):
+    done = cli(*(one.format(os.fsdecode(b"caf\xe9")) for one in arguments))
+    assert done.code == 2
+    assert "caf\ufffd' is not valid UTF-8" in done.err

@@ -57,6 +57,12 @@ def shop(cli, tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_an_answer_goes_into_a_folder_that_is_there(cli, shop):
+    done = cli("query", COUNT, "--all-tenants", "-o", "nowhere/answer.csv")
+    assert (done.code, done.err.splitlines()[0]) == (2, "error[input]: nowhere: there is no such folder")
+    assert not (shop / "nowhere").exists()
+
+
 def answer(cli, *arguments, **more):
     done = cli("query", *arguments, "--output", "json", **more)
     assert done.code == 0, done

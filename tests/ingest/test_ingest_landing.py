@@ -51,6 +51,15 @@ def landing(warehouse: Path, state: State) -> Landing:
     return Landing(warehouse, state)
 
 
+def test_a_file_name_that_is_no_text_is_kept_as_text(warehouse: Path, state: State, landing: Landing) -> None:
+    named = Path(os.fsdecode(bytes(warehouse.parent) + b"/caf\xe9.ndjson"))
+    named.write_bytes(LINE)
+    (one,) = landing.land_many("events", [named], arrival=NOON).landed
+    assert one.entry.slice.name == "caf\ufffd.ndjson"
+    assert landing.land_bytes("events", b'{"id": "b"}\n', arrival=NOON).entry.seq == 2
+    assert [entry.slice.name for entry in scan_slices(warehouse)] == ["caf\ufffd.ndjson", "bytes"]
+
+
 def files_of(warehouse: Path) -> list[str]:
     """Slice files and whatever else lies where slices are, without log and locks."""
     found = (path for path in (warehouse / "slices").rglob("*") if path.is_file())

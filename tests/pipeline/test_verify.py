@@ -12,6 +12,7 @@ import pytest
 from tests.support.forged_parts import first_part, replace_part
 from tests.support.pipeline import SLICES, Plant, Story
 
+from tidemill.mill import Mill
 from tidemill.outputs.rollups.tile_parts import tile_builds
 from tidemill.pipeline.verify import Audit
 from tidemill.storage.tables.parts import read_footer, write_part
@@ -190,3 +191,27 @@ def test_a_raw_row_without_a_slice_is_found(plant: Plant) -> None:
     replace_part(table, part, change)
     stranger = [said for what, where, said in findings(plant) if (what, where) == ("raw", "f" * 64)]
     assert stranger == [f"raw has {part.rows} rows of a slice that the ledger does not know"]
+
+
+def test_rows_without_an_id_do_not_stand_twice(tmp_path: Path) -> None:
+    """A stream that had no gate for a while: two equal records count twice, as they should."""
+    project = tmp_path / "tidemill.yaml"
+    text = """
+version: 1
+streams:
+  readings:
+    schema: {id: string, at: string}
+    identity: id
+    gate: none
+    event_time: {column: at, type: iso8601}
+    metrics: {seen: {kind: counter}}
+"""
+    record = b'{"id": "a", "at": "2024-01-15T10:00:00Z"}\n'
+    for declared, sent in ((text, record * 2), (text.replace("    gate: none\n", ""), record)):
+        project.write_text(declared)
+        with Mill.open(tmp_path) as mill:
+            mill.land("readings", sent, format="ndjson")
+            mill.tick()
+            assert mill.verify().findings == []
+            count = mill.query("SELECT count FROM readings").column("count")[0].as_py()
+    assert count == 3

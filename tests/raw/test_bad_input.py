@@ -251,6 +251,7 @@ SLICES: dict[str, tuple[str, bytes, int, dict[str, int]]] = {
         {"wrong_type": 1},
     ),
     "CSV with a quote left open": ("a.csv", csv(csv_row(0), '"open,' + csv_row(1)), 1, {"malformed": 1}),
+    "CSV with rows of JSON": ("a.csv", csv(csv_row(0), json.dumps(EVENTS[1])), 1, {"malformed": 1}),
     "CSV with other columns": ("a.csv", b"a,b\n1,2\n3,4\n", 0, {"missing_field": 2}),
     "CSV with invalid UTF-8": (
         "a.csv",
@@ -304,6 +305,22 @@ def test_a_strange_slice_gives_what_can_be_read_of_it(slices: dict[str, SliceEnt
     assert (slices[name].status, slices[name].error) == (SliceStatus.ACCEPTED, None)
     assert (counts.accepted, dict(counts.rejects)) == (accepted, rejects)
     assert counts.records == accepted + sum(rejects.values())
+
+
+def test_a_csv_row_that_is_no_record_says_what_is_wrong_with_it(plant: Plant) -> None:
+    rows = {
+        "e,1": "2 cells, and there are 7 columns",
+        csv_row(1) + ",more": "8 cells, and there are 7 columns",
+        '"x"y,1,2,3,4,5,6': "not CSV: ',' expected after '\"'",
+        json.dumps({"event_id": "x"}): "1 cell, and there are 7 columns",
+        '"open,' + csv_row(2): "not CSV: unexpected end of data",
+    }
+    with plant.open() as mill:
+        mill.land("requests", csv(*rows), name="a.csv")
+        mill.tick()
+        assert mill.verify().findings == []
+    refused = {bytes(row["payload"]).decode(): row["detail"] for row in plant.quarantine()}
+    assert refused == rows
 
 
 # -- files that are refused before they become slices

@@ -39,6 +39,12 @@ def test_rows_come_as_json_with_what_is_missing(full):
     assert {"name": "event_time", "type": "TIMESTAMP WITH TIME ZONE"} in views[0]["columns"]
 
 
+def test_half_of_a_surrogate_pair_is_400(full):
+    half = rb'{"sql": "SELECT 1", "tenant": "\ud800"}'
+    answer = full.http.post("/v1/sql", content=half, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (400, "input")
+
+
 def test_rows_come_as_a_file(full):
     read = {"csv": pacsv.read_csv, "parquet": pq.read_table, "arrow": lambda f: ipc.open_file(f).read_all()}
     for form, reader in read.items():

@@ -15,6 +15,7 @@ from tidemill.cli import settings as given
 from tidemill.cli.session import Session
 from tidemill.cli.settings import CommandSettings
 from tidemill.model.errors import InputError
+from tidemill.model.names import as_unicode, is_unicode
 
 # Imports inside functions keep start-up short: a command loads only what it runs.
 
@@ -133,6 +134,9 @@ def command(
                     f"{name} cannot be given as {kind.value}",
                     hint="use --output text or json; csv, parquet and arrow are for query, search and sql",
                 )
+            for value in values.values():
+                if isinstance(value, str) and not is_unicode(value):
+                    raise InputError(f"{as_unicode(value)!r} is not valid UTF-8", hint="type it in UTF-8")
             return function(session, **values)  # type: ignore[arg-type, call-arg]
 
         def call(ctx: typer.Context, **values: object) -> None:

@@ -5,7 +5,8 @@ Imports no kernel, so that naming an array does not load Numba.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,3 +27,4 @@ class RecordChunk:
     ends: Ints
     base: int = 0  # offset of data[0] in the slice's file
     in_place: bool = False  # data is (a range of) the slice's own file, not something decoded from it
+    broken: Mapping[int, str] = field(default_factory=dict)  # what is wrong with records that are none

@@ -152,12 +152,16 @@ def _depth(value: object) -> int:
     return deepest
 
 
-def parse(record: bytes, max_depth: int) -> dict[str, object]:
-    """The record as one strict JSON object; numbers stay as they were spelled."""
+def _text(record: bytes) -> str:
     try:
-        text = record.decode("utf-8")
+        return record.decode("utf-8")
     except UnicodeDecodeError as error:
         raise RuleError(Reject.ENCODING, f"not UTF-8 at byte {error.start}") from None
+
+
+def parse(record: bytes, max_depth: int) -> dict[str, object]:
+    """The record as one strict JSON object; numbers stay as they were spelled."""
+    text = _text(record)
     try:
         value = _DECODER.decode(text)
     except RecursionError:
@@ -487,12 +491,27 @@ def _measure(found: object, rule: ColumnRule) -> int | None:
     return found.integer() if rule.type == "integer" else found.scaled(rule.scale)
 
 
+def _check_size(record: bytes, plan: ReadPlan) -> None:
+    if len(record) > plan.record_bytes:
+        raise RuleError(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
+
+
+def refuse(record: bytes, plan: ReadPlan, problem: str) -> RefusedRecord:
+    """Refuse what its format says is no record, unless a rule before that one is broken."""
+    refused = RefusedRecord(Reject.MALFORMED, problem)
+    try:
+        _check_size(record, plan)
+        _text(record)
+    except RuleError as broken:
+        refused = broken.refused
+    return replace(refused, tenant=_claimed(None, plan))
+
+
 def decide(record: bytes, plan: ReadPlan, arrival: int) -> DecidedRecord | RefusedRecord:
     """Check one record against the rules, in their order."""
     value: object = None
     try:
-        if len(record) > plan.record_bytes:
-            raise RuleError(Reject.TOO_LARGE, f"{len(record)} bytes; at most {plan.record_bytes} are taken")
+        _check_size(record, plan)
         value = parse(record, plan.depth)
         event_id = identity(value, plan.identity) if plan.gated else ""
         tenant = _tenant(value, plan)
@@ -529,6 +548,7 @@ __all__ = [
     "identity",
     "message_time",
     "parse",
+    "refuse",
     "sizes_of",
     "vector_id",
 ]

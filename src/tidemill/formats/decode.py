@@ -64,7 +64,7 @@ def decode(
             blocks = line_blocks(_pieces(path, codec, chunk_bytes))
             yield from _gathered(csv_records(blocks, csv or Csv(), types or {}), chunk_bytes)
         else:
-            yield from _gathered(columnar_records(path, format), chunk_bytes)
+            yield from _gathered(((batch, {}) for batch in columnar_records(path, format)), chunk_bytes)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"cannot be read: {reason}", where=str(path), hint=_DAMAGED) from error
@@ -193,24 +193,29 @@ def _pieces(path: Path, codec: Codec, size: int) -> Iterator[bytes]:
         ) from error
 
 
-def _gathered(records: Iterable[list[bytes]], chunk_bytes: int) -> Iterator[RecordChunk]:
-    """Gather records that were made one by one into chunks."""
+def _gathered(
+    records: Iterable[tuple[list[bytes], Mapping[int, str]]], chunk_bytes: int
+) -> Iterator[RecordChunk]:
+    """Gather records that were made one by one into chunks. With each batch comes what is wrong with some."""
     held: list[bytes] = []
+    broken: dict[int, str] = {}
     size = 0
-    for batch in records:
-        for record in batch:
+    for batch, problems in records:
+        for position, record in enumerate(batch):
+            if position in problems:
+                broken[len(held)] = problems[position]
             held.append(record)
             size += len(record)
             if size >= chunk_bytes:
-                yield _chunk(held)
-                held, size = [], 0
+                yield _chunk(held, broken)
+                held, broken, size = [], {}, 0
     if held:
-        yield _chunk(held)
+        yield _chunk(held, broken)
 
 
-def _chunk(records: list[bytes]) -> RecordChunk:
+def _chunk(records: list[bytes], broken: Mapping[int, str]) -> RecordChunk:
     ends: Ints = np.cumsum(np.fromiter(map(len, records), np.int64, len(records)))
     starts = np.empty_like(ends)
     starts[0] = 0
     starts[1:] = ends[:-1]
-    return RecordChunk(np.frombuffer(bytearray().join(records), np.uint8), starts, ends)
+    return RecordChunk(np.frombuffer(bytearray().join(records), np.uint8), starts, ends, broken=broken)

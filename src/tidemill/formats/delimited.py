@@ -1,7 +1,7 @@
 """CSV rows as canonical JSON records. A cell is a number or a boolean only where the stream declares one.
 
-No row is dropped: one with the wrong number of cells or broken quotes is passed on as text, which is not a
-JSON object, so that the gate rejects it as malformed and quarantine shows it.
+No row is dropped: one with the wrong number of cells or broken quotes is passed on as its text, with what is
+wrong, so that the gate rejects it as malformed and quarantine shows it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _NUMBERS: Final = ("integer", "decimal", "float")
 
 def csv_records(
     blocks: Iterable[bytes | bytearray], settings: Csv, types: Mapping[str, str]
-) -> Iterator[list[bytes]]:
-    """Records in batches. Blocks end with line ends; a quoted cell may continue in the next block."""
+) -> Iterator[tuple[list[bytes], dict[int, str]]]:
+    """Records in batches, and by their positions what is wrong with those that are none. Blocks end with line
+    ends; a quoted cell may continue in the next block."""
     csv.field_size_limit(_MAX_CELL)
     held: list[str] = []  # the lines of the current row
     reader = csv.reader(_lines(blocks, held), delimiter=settings.delimiter, strict=True)
@@ -42,9 +43,10 @@ def csv_records(
     while more:
         rows, strange, more = _batch(reader, held, len(names))
         texts = _render(layout, list(zip(*rows, strict=True)), types, len(rows)) if rows else []
-        for position, text in strange:
-            texts.insert(position, text)
-        yield [text.encode("utf-8", SURROGATE) for text in texts]
+        for row in strange:
+            texts.insert(row.position, row.text)
+        broken = {row.position: row.problem for row in strange}
+        yield [text.encode("utf-8", SURROGATE) for text in texts], broken
 
 
 def _lines(blocks: Iterable[bytes | bytearray], held: list[str]) -> Iterator[str]:
@@ -58,15 +60,26 @@ def _header(reader: Iterator[list[str]]) -> tuple[str, ...] | None:
     try:
         return next((tuple(row) for row in reader if row), None)
     except csv.Error as error:
-        raise InputError(f"its header cannot be read: {error}", hint="fix the first line") from error
+        raise InputError(
+            f"its header cannot be read: {_complaint(error)}", hint="fix the first line"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Strange:
+    """A row that is no record."""
+
+    position: int
+    text: str
+    problem: str
 
 
 def _batch(
     reader: Iterator[list[str]], held: list[str], width: int
-) -> tuple[list[list[str]], list[tuple[int, str]], bool]:
-    """Rows of the right width; the text of the others with their positions; and whether to continue."""
+) -> tuple[list[list[str]], list[_Strange], bool]:
+    """Rows of the right width; the others; and whether to continue."""
     rows: list[list[str]] = []
-    strange: list[tuple[int, str]] = []
+    strange: list[_Strange] = []
     held.clear()
     while len(rows) + len(strange) < _ROWS:
         try:
@@ -74,15 +87,21 @@ def _batch(
                 if len(row) == width:
                     rows.append(row)
                 elif not _is_blank(held):
-                    strange.append((len(rows) + len(strange), _text(held)))
+                    found = f"{len(row)} cell{'s' * (len(row) != 1)}, and there are {width} columns"
+                    strange.append(_Strange(len(rows) + len(strange), _text(held), found))
                 held.clear()
                 if len(rows) + len(strange) >= _ROWS:
                     return rows, strange, True
             return rows, strange, False
-        except csv.Error:
-            strange.append((len(rows) + len(strange), _text(held)))
+        except csv.Error as error:
+            strange.append(_Strange(len(rows) + len(strange), _text(held), f"not CSV: {_complaint(error)}"))
             held.clear()
     return rows, strange, True
+
+
+def _complaint(error: csv.Error) -> str:
+    """What the reader says, without its advice to programmers."""
+    return str(error).partition(" - ")[0]
 
 
 def _is_blank(held: list[str]) -> bool:

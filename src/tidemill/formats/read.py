@@ -21,7 +21,7 @@ from tidemill.formats.columns import (
     utf8_rows,
     whole_numbers,
 )
-from tidemill.formats.decide import DecidedRecord, RefusedRecord, decide
+from tidemill.formats.decide import DecidedRecord, RefusedRecord, decide, refuse
 from tidemill.formats.delta_check import surely_deltas
 from tidemill.formats.json_core import (
     ARRAY,
@@ -88,7 +88,8 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
         # An over-long record is refused by its length alone; its bytes need not be copied.
         fits = end - start <= plan.record_bytes
         record = chunk.data[start:end].tobytes() if fits else bytes(end - start)
-        decision = decide(record, plan, arrival)
+        problem = chunk.broken.get(row)
+        decision = decide(record, plan, arrival) if problem is None else refuse(record, plan, problem)
         if isinstance(decision, RefusedRecord):
             span = start + chunk.base, end + chunk.base
             refused.append((row, decision.reason.value, decision.detail, decision.tenant, *span))
@@ -117,6 +118,7 @@ class _Bulk:
     def __post_init__(self) -> None:
         self.good = self.found.proven.astype(np.bool_)
         self.good &= (self.chunk.ends - self.chunk.starts) <= self.plan.record_bytes
+        self.good[list(self.chunk.broken)] = False
         if self.good.any() and not _all_utf8(self.chunk.data):
             valid = np.empty(self.good.size, np.bool_)
             utf8_rows(self.chunk.data, self.chunk.starts, self.chunk.ends, valid)

@@ -12,6 +12,8 @@ from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_durat
 
 MAX_WINDOWS: Final = 100_000  # that one slice may touch, with confirmation: at 1h, more than 11 years
 
+MOST_SOURCE: Final = 200  # characters in the name of a source
+
 
 class TooManyWindowsError(InputError):
     """The bounds touch more windows than a stream allows without confirmation."""
@@ -69,6 +71,16 @@ def check_bounds(stream: Stream, declared: Interval, *, many: bool = False) -> N
             where=stream.name,
             hint=f"look at the years; {anyway}streams.{stream.name}.max_slice_windows allows more for good",
         )
+
+
+def source_of(text: str) -> str:
+    """A valid name of a source: it stands in tables, logs and metrics."""
+    if not text.isprintable() or text != text.strip() or not 0 < len(text) <= MOST_SOURCE:
+        raise InputError(
+            f"{text[:MOST_SOURCE]!r} cannot be the name of a source",
+            hint=f"use 1 to {MOST_SOURCE} printable characters, without spaces at the ends",
+        )
+    return text
 
 
 Instant = str | int

@@ -49,7 +49,7 @@ def land_files(
         arrival=warehouse.arrival(),
         format=arguments.format_of(warehouse.project.stream(stream), format),
         declared=bounds,
-        source=source,
+        source=arguments.source_of(source),
         progress=(lambda _result: progress()) if progress else None,
     )
 
@@ -71,7 +71,7 @@ def land_bytes(
         arrival=warehouse.arrival(),
         format=kind or (None if content else Format.NDJSON),
         declared=bounds,
-        source=source,
+        source=arguments.source_of(source),
         name=name,
     )
 

@@ -24,6 +24,20 @@ def safe_name(name: str, what: str) -> str:
     return name
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair, which nothing can store or send."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def as_unicode(text: str) -> str:
+    """The text with � for each half of a surrogate pair: what Python makes of bytes that are not UTF-8."""
+    return text if is_unicode(text) else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 BUCKETS: Final = ("s3://", "gs://", "az://")  # how the address of a warehouse in a bucket begins
 BUCKET_FOLDER: Final = "bucket~"  # how the local folder of such a warehouse begins; the address follows
 # Set where tasks run on other machines than the process that started them: then a bucket is all that they

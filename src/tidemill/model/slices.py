@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from tidemill.model.names import as_unicode
 from tidemill.model.time import Interval
 
 RECOVERED: Final = "recovered"  # name of a slice whose landing is lost
@@ -89,6 +90,11 @@ class NewSlice:
     declared: Interval | None = None
     metadata: str | None = None  # metadata of the dataset from its sender, as JSON
     replays: str | None = None  # the slice whose rejects these are: windows count it as that one
+
+    def __post_init__(self) -> None:
+        """The name of a file is bytes: where they are no text, it is kept as text with � in it."""
+        for part in ("source", "name"):
+            object.__setattr__(self, part, as_unicode(getattr(self, part)))
 
 
 @dataclass(frozen=True, slots=True)

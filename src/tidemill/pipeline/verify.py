@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.formats.arrow import one
 from tidemill.formats.key_runs import hash_keys
@@ -327,10 +329,11 @@ def _check_quarantine(
 
 
 def repeated_ids(paths: Sequence[str]) -> Iterator[str]:
-    """Ids that are in raw more than once: found by hash, reported by text."""
+    """Ids that are in raw more than once: found by hash, reported by text. Rows that were accepted while the
+    stream had no gate have none."""
     highs, lows = [], []
     for path in paths:
-        rows = read_part(path, ["tenant", "event_id"]).combine_chunks()
+        rows = _with_ids(path)
         if rows.num_rows:
             tenant = one(rows.column("tenant").dictionary_encode())
             high, low = hash_keys(tenant, one(rows.column("event_id")))
@@ -347,7 +350,7 @@ def repeated_ids(paths: Sequence[str]) -> Iterator[str]:
     suspects = {(int(high[i]), int(low[i])) for i in again}
     seen: dict[tuple[str, str], int] = {}
     for path in paths:
-        rows = read_part(path, ["tenant", "event_id"]).combine_chunks()
+        rows = _with_ids(path)
         if not rows.num_rows:
             continue
         hashes = hash_keys(one(rows.column("tenant").dictionary_encode()), one(rows.column("event_id")))
@@ -358,3 +361,8 @@ def repeated_ids(paths: Sequence[str]) -> Iterator[str]:
     for (tenant, event_id), count in sorted(seen.items()):
         if count > 1:
             yield f"{tenant}/{event_id}"
+
+
+def _with_ids(path: str) -> pa.Table:
+    rows = read_part(path, ["tenant", "event_id"])
+    return rows.filter(pc.not_equal(rows.column("event_id"), "")).combine_chunks()

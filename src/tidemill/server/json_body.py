@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.requests import Request
 
 from tidemill.model.errors import InputError, MediaTypeError
+from tidemill.model.names import is_unicode
 from tidemill.server.request_body import HeldMemory, body
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ def loaded(content: bytes) -> Document:
         document = json.loads(
             content, parse_float=number, parse_int=number, parse_constant=constant, object_pairs_hook=once
         )
+        if not is_unicode(json.dumps(document, ensure_ascii=False, default=str)):
+            raise ValueError("a text in it has half of a surrogate pair")
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"the body is not JSON: {error}", hint="send one JSON object") from None
     if not isinstance(document, dict):

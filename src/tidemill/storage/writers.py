@@ -114,6 +114,10 @@ WRITERS: Final[dict[str, Writer]] = {"parquet": parquet_file, "arrow": arrow_fil
 def whole_file(target: Path) -> Iterator[Path]:
     """A path to write to; the target appears, durably, if the block ends without an error, and not at all
     otherwise."""
+    if not target.absolute().parent.is_dir():
+        raise InputError(
+            "there is no such folder", where=str(target.parent), hint="make it first, or name another"
+        )
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     with storage_errors("write", target):
         try:

@@ -336,6 +336,12 @@ def test_memory_runs_out_and_the_error_says_how_to_get_more(mill):
     assert sum(batch.num_rows for batch in taken.batches()) == 100_000
 
 
+@pytest.mark.parametrize("text", ["SELECT '\ud800'", "SELECT 'a\0b'"])
+def test_a_statement_that_is_no_text_is_refused(mill, text):
+    with pytest.raises(QueryError):
+        mill.sql(text)
+
+
 def test_a_statement_that_is_too_long_or_too_deep_is_refused(mill):
     with pytest.raises(QueryError, match="characters"):
         mill.sql("SELECT " + "1 + " * 30_000 + "1")

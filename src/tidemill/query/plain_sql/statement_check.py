@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tidemill.model.conditions.scanner import check_characters
 from tidemill.model.errors import NotFoundError, QueryError
 from tidemill.model.suggestions import choices, closest
 from tidemill.query.plain_sql.functions import FUNCTIONS, OPERATORS, TABLE_FUNCTIONS
@@ -54,11 +55,7 @@ class Statement:
 
 def check(text: str, views: Collection[ViewKey], engine: duckdb.DuckDBPyConnection) -> Statement:
     """The statement, if it may be run; else QueryError or NotFoundError with the reason."""
-    if len(text) > MOST_LETTERS:
-        raise QueryError(
-            f"the statement has {len(text):,} characters, and may have {MOST_LETTERS:,}",
-            hint="make it shorter",
-        )
+    check_characters(text, "statement", MOST_LETTERS)
     explain = _EXPLAIN.match(text)
     body = text[explain.end() :] if explain else text
     tree = _only_one(_parsed(body, engine))
