@@ -325,7 +325,9 @@ def record_observed(db: Connection, key: WindowKey, built: Mapping[int, str]) ->
     db.execute(_FORGET_LEFT, row)
 
 
-def force(db: Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bool) -> list[WindowKey]:
+def force(
+    db: Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False
+) -> list[WindowKey]:
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()
     version = stamp(db)
     found: list[WindowKey] = []
@@ -383,18 +385,18 @@ def leave(db: Connection, stream: str, seqs: str, retracted: int) -> None:
 
 def windows(
     db: Connection,
-    stream: str | None,
-    phase: Phase | None,
-    within: Interval | None,
+    stream: str | None = None,
+    phase: Phase | None = None,
+    span: Interval | None = None,
     *,
-    newest: bool,
-    limit: int | None,
+    newest: bool = False,
+    limit: int | None = None,
 ) -> list[Window]:
     conditions: dict[str, int | str | None] = {
         "stream = ?": stream,
         "phase = ?": phase.value if phase else None,
-        "start >= ?": within.start if within else None,
-        "start < ?": within.end if within else None,
+        "start >= ?": span.start if span else None,
+        "start < ?": span.end if span else None,
     }
     used = {condition: value for condition, value in conditions.items() if value is not None}
     order = "DESC" if newest else "ASC"
@@ -410,7 +412,7 @@ def with_members(
     db: Connection, stream: str, within: Interval | None, limit: int
 ) -> list[tuple[Window, list[Member]]]:
     """The first windows that start in a span (or at any time), each with its members. Takes two queries."""
-    found = windows(db, stream, None, within, newest=False, limit=limit)
+    found = windows(db, stream, span=within, limit=limit)
     if not found:
         return []
     rows = db.execute(
@@ -457,7 +459,7 @@ def windows_touched(db: Connection, slice_id: str) -> int:
     return int(found.fetchone()[0])
 
 
-def windows_of(db: Connection, slice_id: str, limit: int | None) -> list[tuple[Window, Member]]:
+def windows_of(db: Connection, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
     entry = entry_by_id(db, slice_id)
     if entry is None:
         return []
