@@ -151,7 +151,7 @@ def test_a_mistake_keeps_no_other_entry_out() -> None:
         (b"[]", "is not a JSON object"),
         (b'{"slices": [', "is not JSON"),
         (b'{"slices": [NaN]}', "is not JSON: NaN is not a number in JSON"),
-        (b'{"slices": {"a": {}, "a": {}}}', "is not JSON: the key 'a' is there twice in one object"),
+        (b'{"slices": {"a": {}, "a": {}}}', "is not JSON: key 'a' is repeated in one object"),
         (b'{"slices": ["\\ud800"]}', "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b"{}", "slices is missing"),

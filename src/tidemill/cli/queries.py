@@ -203,10 +203,10 @@ def search(
     if isinstance(found, SearchPlan):
         session.emit(lambda: documents.search.plan(stream, found), lambda: views.queries.plan(stream, found))
     elif kind is None:
-        session.emit(lambda: documents.search.found(stream, found), lambda: views.queries.found(found))
+        session.emit(lambda: documents.search.page(stream, found), lambda: views.queries.search_page(found))
     else:
         give(
-            session, found.rows, lambda: documents.search.found(stream, found), found.completeness, kind, file
+            session, found.rows, lambda: documents.search.page(stream, found), found.completeness, kind, file
         )
         if found.cursor is not None:
             session.note(f"next page: --cursor {found.cursor}")

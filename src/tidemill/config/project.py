@@ -18,9 +18,9 @@ from pydantic_core import PydanticCustomError
 
 from tidemill.config.events import Events
 from tidemill.config.gateway import GatewaySettings
-from tidemill.config.schema import ABSENT, SECTION
+from tidemill.config.schema import ABSENT, SECTION, without_empty
 from tidemill.config.stream import Stream
-from tidemill.config.values import ByteSize, Cores, HeapSize, PositiveDuration, wrong
+from tidemill.config.values import ByteSize, Cores, HeapSize, PositiveDuration, check_delays, wrong
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.names import BUCKETS, MOST_ADDRESS
 from tidemill.model.suggestions import choices
@@ -180,8 +180,7 @@ class BuilderSettings(pydantic.BaseModel):
 
     @model_validator(mode="after")
     def _delays_grow(self) -> BuilderSettings:
-        if self.max_retry_delay < self.retry_delay:
-            raise wrong("max_retry_delay is less than retry_delay", "make it as long, or longer")
+        check_delays(self.retry_delay, self.max_retry_delay)
         return self
 
 
@@ -282,12 +281,7 @@ class Settings(pydantic.BaseModel):
     gateway: GatewaySettings = ABSENT
     streams: Mapping[str, object] = {}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_section_is_absent(cls, data: object) -> object:
-        if isinstance(data, dict):
-            return {key: value for key, value in data.items() if value is not None}
-        return data
+    _empty_section_is_absent = model_validator(mode="before")(without_empty)
 
 
 @dataclass(frozen=True, slots=True)

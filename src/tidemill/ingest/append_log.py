@@ -141,7 +141,7 @@ class LineFile(Generic[Line]):
         """Whether anything was ever written to it."""
         return self.path.exists() or state.log_head(self.name) is not None
 
-    def kept(self, state: Logs) -> list[Line] | None:
+    def lines_in_state(self, state: Logs) -> list[Line] | None:
         """The lines as the state has them, for readers while the file is damaged; None: the state does not
         have all of them."""
         head, texts = state.log_head(self.name), state.log_lines(self.name)
@@ -346,7 +346,7 @@ class LineFile(Generic[Line]):
         self._catch_up(known)
         found = self._find_end()
         if known is not None:
-            self._hold_against(found, known)
+            self._compare_with(found, known)
         if found.at < found.size:
             with storage_errors("repair", self.path), self.path.open("r+b") as file:
                 os.ftruncate(file.fileno(), found.at)
@@ -373,7 +373,7 @@ class LineFile(Generic[Line]):
                     return _End(Tail(None, None, 0), 0, size)
                 window *= 4
 
-    def _hold_against(self, found: _End[Line], known: LogHead) -> None:
+    def _compare_with(self, found: _End[Line], known: LogHead) -> None:
         head = found.tail.head or EMPTY_LOG
         if found.is_changed:
             raise self.damage(f"line {head.lines} is not the one that was written there")

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tidemill.config import Stream
-from tidemill.ingest.arguments import parse_bound
+from tidemill.ingest.arguments import json_object, parse_bound
 from tidemill.model.errors import InputError
 from tidemill.model.time import Interval, iso_duration, parse_duration
 
@@ -157,18 +157,7 @@ def _parse(text: bytes, where: str) -> dict[str, object]:
     hint = f"one JSON object with {', '.join(_COMMAND)}"
     if len(text) > MAX_BYTES:
         raise InputError(f"has {len(text)} bytes, which is no command", where=where, hint=hint)
-    try:
-        found = json.loads(text, parse_constant=_no_number)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair cannot be encoded
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", where=where, hint=hint) from None
-    if not isinstance(found, dict):
-        raise InputError("is not a JSON object", where=where, hint=hint)
-    return found
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number in JSON")
+    return json_object(text, where=where, hint=hint)
 
 
 def _located(fields: _Fields, location: str, folder: Path) -> Path:

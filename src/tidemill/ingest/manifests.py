@@ -15,7 +15,8 @@ from enum import StrEnum
 from pathlib import PurePath, PurePosixPath
 from typing import Final
 
-from tidemill.ingest.arguments import parse_bound
+from tidemill.formats.json_values import unique_members
+from tidemill.ingest.arguments import json_object, parse_bound
 from tidemill.model.errors import InputError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.storage.state.protocol import State
@@ -157,26 +158,7 @@ def _parse(text: bytes, where: str) -> dict[str, object]:
     if len(text) > MAX_BYTES:
         hint = f"at most {MAX_BYTES >> 20} MiB are read: keep what is older in a folder of its own"
         raise InputError("is too large for a manifest", where=where, hint=hint)
-    try:
-        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair cannot be encoded
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", where=where, hint=_HINT) from None
-    if not isinstance(found, dict):
-        raise InputError("is not a JSON object", where=where, hint=_HINT)
-    return found
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number in JSON")
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {twice!r} is there twice in one object")
-    return found
+    return json_object(text, where=where, hint=_HINT, members=unique_members)
 
 
 def _entries(listed: list[object] | dict[str, object]) -> Iterator[tuple[str, object]]:

@@ -164,7 +164,7 @@ def _fill(workers: Workers, damage: RecoveryDamage, target: str, lost: Sequence[
     damage.has_ledger = True
     if found_slices.lost:
         LandingLog(warehouse).rewrite(workers.state)
-        _forget_places(workers)
+        _forget_ledger_offsets(workers)
     record_logs(warehouse, workers.state)
     damage.leave(_unknown(adopt(warehouse, workers.state, thorough=True)))
     for stream in workers.project.streams:
@@ -187,7 +187,7 @@ def _fill(workers: Workers, damage: RecoveryDamage, target: str, lost: Sequence[
     )
 
 
-def _forget_places(workers: Workers) -> None:
+def _forget_ledger_offsets(workers: Workers) -> None:
     """Remove what holds ledger offsets that have changed; it is made again from raw."""
     for stream in workers.project.streams:
         remove_tree(layout.state_history(workers.root, stream))

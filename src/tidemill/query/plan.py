@@ -308,10 +308,10 @@ def _having(query: Query, outputs: tuple[PlannedValue, ...]) -> Having | None:
     if query.having is None:
         return None
 
-    def meant(expression: Expression) -> Expression:
+    def resolved(expression: Expression) -> Expression:
         return _with_aliases(expression, outputs, query.groups)
 
-    return mapped(query.having, meant, meant)
+    return mapped(query.having, resolved, resolved)
 
 
 def _with_aliases(

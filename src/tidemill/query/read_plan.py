@@ -106,7 +106,7 @@ def _read(plan: Plan, available: Available) -> QueryReading:
     read = plan.read or ALL_TIME
     body = _body(plan, read, available)
     if plan.states is None:
-        lost = () if _is_of_what_there_is(plan, body) else body.missing
+        lost = () if _covers_existing_data(plan, body) else body.missing
         return QueryReading(body, lost=lost, gone=body.missing)
     opening = cover(Interval(BEGINNING, read.start), available)
     if not opening.missing and not _before_the_end(plan, body):
@@ -118,7 +118,7 @@ def _read(plan: Plan, available: Available) -> QueryReading:
     return QueryReading(body, opening, body.missing, (unknown,), tuple(joined(gone)))
 
 
-def _is_of_what_there_is(plan: Plan, body: Cover) -> bool:
+def _covers_existing_data(plan: Plan, body: Cover) -> bool:
     """A total without a time clause covers all data that exist, if any time is left to read."""
     some = any(piece.span.start < MAX_INSTANT for piece in body.pieces)
     return plan.span is None and not plan.is_bucketed and some

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 
+from tidemill.formats.json_values import unique_members
 from tidemill.model.errors import InputError, MediaTypeError
 from tidemill.server.request_body import HeldMemory, body
 
@@ -71,12 +73,6 @@ def wrong(name: str, what: str) -> InputError:
 def loaded(content: bytes) -> Document:
     """One JSON object with exact numbers, each key once."""
 
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("a key is given twice in one object")
-        return found
-
     def number(text: str) -> int | Decimal:
         if len(text) > _DIGITS:
             raise ValueError("a number is too long")
@@ -87,7 +83,11 @@ def loaded(content: bytes) -> Document:
 
     try:
         document = json.loads(
-            content, parse_float=number, parse_int=number, parse_constant=constant, object_pairs_hook=once
+            content,
+            parse_float=number,
+            parse_int=number,
+            parse_constant=constant,
+            object_pairs_hook=partial(unique_members, shown=80),
         )
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(f"the body is not JSON: {error}", hint="send one JSON object") from None

@@ -421,7 +421,7 @@ class _QueryRoutes:
                 found.completeness.check()
             if found.cursor is not None:
                 found = replace(found, cursor=self._readers.sealed(found.cursor, principal))
-            document = plain.found(declared.name, found)
+            document = plain.page(declared.name, found)
             rows = document["rows"]
             assert isinstance(rows, list)
             visible = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, principal) for row in rows]

@@ -194,7 +194,7 @@ class Wal:
                     ended()
                 self._hold.remove()
         finally:
-            self._hold.let_go()
+            self._hold.release()
 
     def _reach(self, *, last: bool) -> bool:
         """Wait until the committer has processed everything queued so far; False once it has ended."""

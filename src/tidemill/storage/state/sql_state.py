@@ -318,8 +318,8 @@ class SqlState:
         with self._write() as db:
             windows_sql.assign(db, stream, windows, runs or {})
 
-    reach = _writes(windows_sql.reach)
-    recede = _writes(windows_sql.recede)
+    mark_reached_due = _writes(windows_sql.mark_reached_due)
+    mark_receded_due = _writes(windows_sql.mark_receded_due)
 
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
         with self._read() as db:

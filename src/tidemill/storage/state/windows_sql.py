@@ -157,7 +157,7 @@ def _assign_again(db: Connection, stream: str) -> None:
     )
 
 
-def reach(db: Connection, stream: str, reason: str, watermark: int) -> int:
+def mark_reached_due(db: Connection, stream: str, reason: str, watermark: int) -> int:
     return db.execute(
         "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'waiting' AND reason = ?"
         " AND start <= ? - span",
@@ -165,7 +165,7 @@ def reach(db: Connection, stream: str, reason: str, watermark: int) -> int:
     ).rowcount
 
 
-def recede(db: Connection, stream: str, watermark: int) -> int:
+def mark_receded_due(db: Connection, stream: str, watermark: int) -> int:
     return db.execute(
         "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'built' AND start > ? - span AND due = 0",
         (stream, watermark),
@@ -377,7 +377,7 @@ def leave(db: Connection, stream: str, seqs: str, retracted: int) -> None:
         assert width is not None, stream
         stored = hold(db, WindowKey(stream, start, width))
         assert stored is not None, (stream, start)
-        save(db, window_rules.bereft(stored, desired=bool(desired), built=bool(built)), version)
+        save(db, window_rules.without_slices(stored, desired=bool(desired), built=bool(built)), version)
 
 
 # -- looking
