@@ -38,7 +38,7 @@ A project is a folder with a tidemill.yaml that declares streams. Files are inge
 run takes them through the gate into raw, keeps the rollups current and builds each time window that is \
 ready as a dataset; status, ledger and quarantine show what became of every record, tail shows them in order \
 of event time, explain what a stream makes of time, windows why one waits, \
-datasets what there is to read; query asks the rollups, search finds events by what they hold, catalog says \
+datasets what there is to read; query asks the rollups, search finds events by their content, catalog says \
 what there is to ask for; verify recomputes all of it from raw and compares.
 
   $ tidemill init shop

@@ -31,7 +31,9 @@ OneWindow = Annotated[
 ]
 RebuildFrom = Annotated[
     str | None,
-    typer.Option("--from", metavar="T", help="Only windows that start, or events that are, here or later …"),
+    typer.Option(
+        "--from", metavar="T", help="Only windows that start, or events that happened, here or later …"
+    ),
 ]
 RebuildTo = Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")]
 RollupsOnly = Annotated[

@@ -245,7 +245,7 @@ class GatewaySettings(pydantic.BaseModel):
         least = min(memory.requests, memory.buffer, memory.max / 2)
         if self.requests.body + KIB > memory.emergency * least:
             raise wrong(
-                "requests.body is more than fits: memory.emergency of memory.requests, of memory.buffer, "
+                "requests.body is too large: at most memory.emergency of memory.requests, of memory.buffer, "
                 "and of half of memory.max",
                 "allow smaller bodies, or more memory",
             )

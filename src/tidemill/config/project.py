@@ -34,7 +34,7 @@ MIB: Final = 1 << 20
 
 def _version(value: object) -> object:
     if value != VERSION or isinstance(value, bool):
-        raise wrong(f"{value!r} is not a version of this file that is known", f"write version: {VERSION}")
+        raise wrong(f"{value!r} is not a known version of this file", f"write version: {VERSION}")
     return value
 
 
@@ -113,7 +113,7 @@ _CONF_KEYS: Final[Mapping[str, str]] = {
 def _master(value: object) -> object:
     if isinstance(value, str) and not value.startswith(_MASTERS):
         raise wrong(
-            f"{value!r} is not a master of Spark",
+            f"{value!r} is not a Spark master",
             "local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT, or sc://HOST:PORT for Spark Connect",
         )
     return value
@@ -126,11 +126,11 @@ def _conf(value: object) -> object:
     spelled: dict[str, str] = {}
     for key, setting in value.items():
         if not isinstance(key, str) or not key.startswith("spark."):
-            raise wrong(f"{key!r} is not a setting of Spark", "settings of Spark begin with 'spark.'")
+            raise wrong(f"{key!r} is not a Spark setting", "Spark settings begin with 'spark.'")
         if key in _CONF_KEYS:
             raise wrong(f"{key} cannot be set here", _CONF_KEYS[key])
         if not isinstance(setting, str | int | float):
-            raise wrong(f"{key} is not a text, a number or a boolean", "write one value for each setting")
+            raise wrong(f"{key} is not a string, a number or a boolean", "write one value for each setting")
         spelled[key] = str(setting).lower() if isinstance(setting, bool) else str(setting)
     return spelled
 

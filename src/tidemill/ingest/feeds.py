@@ -357,7 +357,7 @@ def _offer(stream: Stream, manifest: RawManifest, one: RawSlice, folder: Path) -
     check_bounds(stream, one.declared)
     path = _inside(one, folder)
     if not path.is_file():
-        what = "is not a file" if path.exists() else "is not there"
+        what = "is not a file" if path.exists() else "does not exist"
         raise InputError(
             f"the response of {one.hash} {what}: {one.response}",
             where=one.where,

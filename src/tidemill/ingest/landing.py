@@ -448,7 +448,7 @@ def _checked(origin: _Origin, temporary: Path, head: bytes, name: str) -> tuple[
         raise InputError(
             "is empty",
             where=name,
-            hint="if nothing happened in the time it covers, say so with --start and --end",
+            hint="if nothing happened in the time that it covers, declare that with --start and --end",
         )
     return format_, codec
 

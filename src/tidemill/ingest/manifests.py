@@ -137,7 +137,9 @@ def read_manifest(text: bytes, where: str, folder: PurePath) -> RawManifest:
             one = _slice(entry, f"{where}: {offset}")
             if one.hash in slices:
                 first = slices[one.hash].where.removeprefix(f"{where}: ")
-                raise _wrong(one.where, f"hash {one.hash} is there twice, first at {first}", "list it once")
+                raise _wrong(
+                    one.where, f"hash {one.hash} is repeated; it is first at {first}", "list it once"
+                )
             slices[one.hash] = one
         except InputError as error:
             wrong.append(error)
@@ -277,7 +279,7 @@ def _text_of(values: Mapping[str, object], key: str, otherwise: str | None, wher
         return otherwise
     if not isinstance(found, str) or not found.strip() or len(found) > 128 or not found.isprintable():
         raise InputError(
-            f"dataset.{key} is not a short text", where=where, hint="write some, or leave it out"
+            f"dataset.{key} is not a short string", where=where, hint="write some, or leave it out"
         )
     return found
 

@@ -105,7 +105,7 @@ def _hold_all(stack: ExitStack, project: Project) -> HeldLeases | None:
             streams = {*project.streams, *layout.streams_with_raw(warehouse)}
             return stack.enter_context(working(warehouse, old, project.engine.lease, streams, "recover"))
     except StorageError as error:
-        log.warning("the state in use cannot say who works with it: %s", error)
+        log.warning("the leases of the state in use cannot be read: %s", error)
     stack.enter_context(exclusive(layout.tick_lock(warehouse), "recover"))
     return None
 
@@ -138,7 +138,7 @@ def _restore_logs(warehouse: Path, store: StateStore) -> list[Damage]:
             with closing(opening.open_store(warehouse, store)) as old:
                 repair_logs(warehouse, old)
     except StorageError as error:
-        log.warning("the state in use cannot say what the logs have lost: %s", error)
+        log.warning("the state in use does not show what the logs have lost: %s", error)
     return restore_logs(warehouse)
 
 

@@ -181,7 +181,7 @@ class CellEvents:
         if found is None:
             raise StorageError(
                 f"the state history of {self._plan.stream} is not built yet, and the answer depends on it",
-                hint="run `tidemill tick`, then ask again",
+                hint="run `tidemill run --once`, then ask again",
             )
         return found
 

@@ -88,7 +88,7 @@ def _forgotten(span: Interval) -> Missing:
     return Missing(
         Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT)),
         "expired",
-        "AS OF looks at the events themselves, and raw of that time expired",
+        "AS OF reads the events themselves, and raw of that time has expired",
         "leave AS OF out, or let the span start later",
     )
 
@@ -97,7 +97,7 @@ def _unfiltered(span: Interval) -> Missing:
     return Missing(
         Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT)),
         "expired",
-        "FILTER looks into the events themselves, and raw of that time expired",
+        "FILTER reads the events themselves, and raw of that time has expired",
         "leave FILTER out, or let the span start later",
     )
 
@@ -191,7 +191,7 @@ def without_raw(reading: QueryReading) -> QueryReading:
         Missing(
             span,
             "not_built",
-            f"what was before {span} is not remembered yet, and it decides what the events there count as",
+            f"the state history before {span} is not built yet, and what its events count as depends on it",
             "the next round makes it: `tidemill run --once`",
         )
         for span in spans

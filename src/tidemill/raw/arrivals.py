@@ -131,7 +131,7 @@ def _in_runs(
         except FileNotFoundError:
             continue
     raise StorageError(
-        f"the memory of the gate of {stream} changes faster than it can be read",
+        f"the index of accepted ids of {stream} changes faster than it can be read",
         hint="try again; if it stays, `tidemill repair --explain` says what is damaged",
     )
 

@@ -29,7 +29,7 @@ async def body_of(request: Request, readers: Readers, *known: str) -> Document:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
         raise MediaTypeError(
-            f"a body of type {media[:60] or 'none'!r} is not read",
+            f"a body of type {media[:60] or 'none'!r} is not supported",
             hint="send application/json, as it is: without Content-Encoding",
         )
     gateway = readers.service.gateway

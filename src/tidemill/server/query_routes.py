@@ -355,7 +355,7 @@ class _QueryRoutes:
             found.completeness.check()
         if found.table.num_rows > MOST_ROWS:
             raise QueryError(
-                f"the answer has {found.table.num_rows:,} rows, and here it can have {MOST_ROWS:,}",
+                f"the answer has {found.table.num_rows:,} rows; at most {MOST_ROWS:,} are sent",
                 hint="use LIMIT, a longer INTERVAL, a shorter span or fewer groups",
             )
         return declared, found

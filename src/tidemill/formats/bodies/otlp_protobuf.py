@@ -63,7 +63,7 @@ def _decoded(request: Request, content: bytes) -> Request:
         request.ParseFromString(content)
     except DecodeError:
         raise wrong(
-            "the body is not the protobuf message that belongs here",
+            "the body is not the expected protobuf message",
             f"send an {type(request).__name__} of OTLP 1.x, and say application/json if it is JSON",
         ) from None
     return request

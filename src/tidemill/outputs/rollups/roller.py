@@ -141,7 +141,7 @@ class Roller:
         builds += [gone for commit in commits for gone in self._tiles_removed_by(commit.info.get("expired"))]
         if builds:
             self.state.apply_tiles(self.stream.name, self.table.version, builds)
-            log.warning("took up %d committed tiles", len(builds), extra={"stream": self.stream.name})
+            log.warning("recorded %d committed tiles", len(builds), extra={"stream": self.stream.name})
         elif all(TAKEN_OVER in commit.info for commit in commits):
             self.state.record_seen(self.stream.name, {"rollups": self.table.version})
         return len(builds)

@@ -144,7 +144,7 @@ class Refresher:
             for commit in self.table.commits(after=checkpoint.version):
                 if "batch" in commit.info:
                     self._take_up(commit, commit.info.get("mark"))
-                    log.warning("took up committed results", extra={"stream": self.stream.name})
+                    log.warning("recorded committed results", extra={"stream": self.stream.name})
             self._seen_up_to(self.table.version)
             checkpoint = self._known()
         return checkpoint

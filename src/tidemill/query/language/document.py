@@ -458,10 +458,10 @@ def _test(fields: Mapping[str, object], position: _Pointer) -> Condition:
     name = "dimension" if "dimension" in fields else "field"
     operator = fields.get("op")
     if name not in fields or "op" not in fields:
-        position.refuse("this is no condition", _FORMS)
+        position.refuse("this is not a condition", _FORMS)
     if not isinstance(operator, str) or operator not in OPERATORS:
         shown = repr(operator[:40]) if isinstance(operator, str) else _kind(operator)
-        (position / "op").refuse(f"{shown} is no operator", f"operators: {', '.join(OPERATORS)}")
+        (position / "op").refuse(f"{shown} is not an operator", f"operators: {', '.join(OPERATORS)}")
     kind, negated = NEGATABLE.get(operator, (operator, False))
     needed = {"in": ("values",), "between": ("values",), "is_null": ()}.get(kind, ("value",))
     _check_keys(fields, (name, "op", *needed), position)

@@ -195,7 +195,7 @@ def assign(
     if width is None:
         raise StorageError(
             f"the windows of stream {stream} are not assigned",
-            hint="declare `aggregation_span` on the stream; the next tick assigns its slices",
+            hint="declare `aggregation_span` on the stream; the next round assigns its slices",
         )
     touched: set[int] = set()
     for slice_id, starts in windows.items():
