@@ -163,7 +163,8 @@ def results_snapshot(
     snapshot = _snapshot(_root(warehouse, spec), known.version if known is not None else 0)
     if snapshot is not None and not _is_current(spec, stream, snapshot):
         raise NotFoundError(
-            f"the results of window {spec.name!r} of stream {stream.name!r} were made by an earlier declaration",
+            f"the results of window {spec.name!r} of stream {stream.name!r} were made by an earlier "
+            "declaration",
             hint="`tidemill run --once` computes them again, by the current declaration",
         )
     return snapshot
