@@ -87,7 +87,7 @@ def _bucket(value: str) -> str:
 
 
 def bucket_url(value: str) -> str:
-    """The address of a warehouse in a bucket as the project would have it; InputError if it is none."""
+    """The address of a warehouse in a bucket, as the project writes it; InputError if it is not one."""
     try:
         if not value.startswith(BUCKETS):
             raise wrong("not the address of a bucket", "write s3://BUCKET/PREFIX, gs://… or az://…")

@@ -271,7 +271,7 @@ class LineFile(Generic[Line]):
             atomic_write(self._other, self.path.read_bytes() if self.path.exists() else b"")
 
     def _salvage(self, path: Path) -> _Lines:
-        """The lines of a file that are as they were written, as far as their neighbours show."""
+        """The lines of a file that were not changed, as far as their neighbours show."""
         try:
             texts = path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
@@ -395,7 +395,7 @@ class LineFile(Generic[Line]):
         return (found.tail.head or EMPTY_LOG).lines > known.lines and not found.is_changed
 
     def _since(self, known: LogHead) -> list[bytes]:
-        """Return the lines after those that the state knows, of a file with a valid tail."""
+        """Return the lines that the state does not know yet, of a file with a valid tail."""
         head = self._find_end().tail.head or EMPTY_LOG
         return self._last(head.lines - known.lines)
 

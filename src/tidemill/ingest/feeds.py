@@ -281,7 +281,7 @@ class Sources:
         )
 
     def _is_reopened(self, stream: str, one: RawSlice, before: _Sealed, folder: Path) -> bool:
-        """Whether a hash may be landed once more: it was empty and no longer is, or was retracted and has
+        """Whether a hash may be landed again: it was empty and no longer is, or was retracted and has
         changed."""
         if one.status is not RawStatus.OK:
             return False

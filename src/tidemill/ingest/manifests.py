@@ -91,7 +91,7 @@ class RawManifest:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Slices by status, in the order of `RawStatus`; those that there are."""
+        """Slices by status, in the order of `RawStatus`, without zeros."""
         found = Counter(one.status for one in self.slices)
         return {status.value: found[status] for status in RawStatus if found[status]}
 

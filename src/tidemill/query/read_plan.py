@@ -73,7 +73,7 @@ def _of_raw(
 
 
 def _then(reading: QueryReading, past: Past) -> QueryReading:
-    """The reading of a past instant: there is no number where a slice counted that was retracted since."""
+    """The reading of a past instant: no number where a slice counted then that was retracted since."""
     gone = tuple(one.span for one in past.missing)
     unknown = (Interval(min(span.start for span in gone), ALL_TIME.end),) if gone else ()
     return replace(

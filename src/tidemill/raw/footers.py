@@ -228,7 +228,7 @@ class PackedFooter:
 
     @staticmethod
     def of(stream: str, slices: Mapping[str, str], created_at: int, *, packed: bool) -> PackedFooter:
-        """For a part with rows of these slices (and their batches), which are packed thereby or still
+        """For a part with rows of these slices (and their batches), which this part packs, or which still
         wait."""
         batches: dict[str, list[str]] = {}
         for name, batch in sorted(slices.items()):

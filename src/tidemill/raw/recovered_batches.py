@@ -55,8 +55,8 @@ def part_facts(path: str) -> Iterator[PartFacts]:
 
 
 def held_facts(path: str) -> Iterator[PartFacts]:
-    """A kernel: facts about the rows of a raw part, wherever they are recorded; for expired ones as they
-    were."""
+    """A kernel: facts about the rows of a raw part, from the part itself or from its stand-in; expired rows
+    as they were."""
     footer = raw_footer(path)
     if isinstance(footer, StandInFooter):
         yield from _recorded(path, footer, footer.expired)

@@ -1,6 +1,6 @@
 """Objects that are in storage already, registered as slices with the time that they cover.
 
-Only what lies in a folder that the project names can be registered, wherever links may lead.
+Only files inside a folder that the project names can be registered; links out of it are refused.
 """
 
 from __future__ import annotations

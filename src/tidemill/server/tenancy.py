@@ -94,7 +94,7 @@ def for_tenant(found: AnswerT, stream: Stream, caller: Principal) -> AnswerT:
 
 
 def pending_for(found: Sequence[Pending], stream: Stream, caller: Principal) -> tuple[Pending, ...]:
-    """What is pending, as the caller may see it: in a shared stream only of which kind it is."""
+    """What is pending, as the caller may see it: in a shared stream only its kind."""
     if not shares(stream, caller):
         return tuple(found)
     kinds = dict.fromkeys(one.what for one in found)

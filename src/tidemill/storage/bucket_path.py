@@ -547,8 +547,8 @@ def append_to_log(path: BucketPath, content: bytes, at: int) -> bool:
 
 
 def _next_piece(path: BucketPath, generation: int, at: int) -> str:
-    """The key of what is written next to a log that has `at` bytes. A generation that was begun without any
-    content has an object at its beginning all the same, so what follows it begins another generation."""
+    """The key of what is written next to a log that has `at` bytes. A generation that was begun without
+    content also has an object at its beginning, so the next write begins another generation."""
     if at == 0 and path.bucket.find(_piece(path, generation, 0)) is not None:
         return _piece(path, generation + 1, 0)
     return _piece(path, generation, at)

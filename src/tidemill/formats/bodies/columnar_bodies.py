@@ -46,7 +46,7 @@ _FLAT: Final = (
 def columnar_rows(
     content: bytes, media: str, stream: Stream, limits: Requests, tenant: str | None
 ) -> tuple[int, tuple[int, ...]]:
-    """The number of rows, and the positions of those that name no tenant."""
+    """The number of rows, and the positions of the rows that name no tenant."""
     if not content.startswith(_MAGIC[media]):
         raise InputError(
             f"the body does not begin as {media} does", where="body", hint="set Content-Type to what it is"

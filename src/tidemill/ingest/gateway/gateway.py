@@ -307,7 +307,7 @@ class Gateway:
             self._land_all()
 
     def _land_all(self) -> None:
-        """Land windows of a stream in order: if one cannot be landed, those of other streams continue. Each
+        """Land windows of a stream in order: if one cannot be landed, windows of other streams continue. Each
         kind of error is logged once."""
         outputs: list[WindowOutput] = []
         left: deque[ClosedWindow] = deque()

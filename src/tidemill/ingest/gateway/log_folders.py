@@ -79,7 +79,7 @@ def live_folders(warehouse: Path) -> list[Path]:
 
 
 def _hold(path: Path) -> Hold | None:
-    """Lock a folder; None if another has it, or it is gone."""
+    """Lock a folder; None if another process has locked it, or it is gone."""
     with storage_errors("lock", path):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -360,7 +360,7 @@ def _lsns(runs: Runs) -> Sequence[int]:
 
 
 def _frame(file: BinaryIO, head: Head, at: int, size: int) -> tuple[Opening, bytes] | None:
-    """The frame at `at`; None if there is no whole one."""
+    """The whole frame at `at`; None if there is none."""
     file.seek(at)
     opening = opening_of(file.read(head.header_bytes), head.mark, head.version)
     if opening is None or opening.size > size - at - head.header_bytes:

@@ -115,7 +115,7 @@ class DamageWatch:
         return len(known)
 
     def _position(self, stream: str) -> int:
-        """Where the last check ended, also that of an earlier process, so that all windows get their turn
+        """Where the last check ended, even if an earlier process made it, so that all windows get their turn
         even if each round is a process."""
         if stream not in self._next:
             self._next[stream] = int(self._state.checkpoints(stream).get(CHECKPOINT, _FIRST))

@@ -277,8 +277,8 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
 
 
 def with_checksum(warehouse: Path, dataset: Dataset) -> Dataset:
-    """The dataset with the checksum that its file states, which a damaged file does not match; that of its
-    current bytes if the file states none."""
+    """The dataset with the checksum stored in its file, which a damaged file does not match; if the file
+    stores none, with the checksum of its current bytes."""
     path = warehouse / dataset.file
     with storage_errors("read the dataset", path):
         return replace(dataset, checksum=stored_checksum(path) or checksum_of(path).computed)

@@ -290,7 +290,7 @@ class ObservationLog:
         self._rewrite()
 
     def is_newest(self) -> bool:
-        """Whether nobody else has written to it since it was read."""
+        """Whether no other process has written to it since it was read."""
         known = self._state.log_head(self._name) if self._state is not None else None
         return known is None or known == self._head
 

@@ -96,8 +96,8 @@ def lost_tiles(log: ExpiryLog, stream: str) -> dict[str, list[Interval]]:
 
 @dataclass(slots=True)
 class TilePlan:
-    """Units of one list may run in parallel; `hours` need the output of `low`, `above` that of `hours`,
-    unless `days_too`."""
+    """Units of one list may run in parallel; `hours` need the output of `low`, and `above` the output of
+    `hours`, unless `days_too`."""
 
     low: list[LowUnit] = field(default_factory=list)
     hours: list[HighUnit] = field(default_factory=list)
@@ -218,7 +218,7 @@ class Planner:
     def _targets_above(
         self, level: Level, under: Level, changed: Mapping[int, _Target]
     ) -> dict[int, _Target]:
-        """A tile can be merged if its old hash is that of the tiles below as they are now."""
+        """A tile can be merged if its old hash equals the hash of the current tiles below it."""
         parents: dict[int, list[int]] = {}
         for start in changed:
             parents.setdefault(level.tile_of(start), []).append(start)

@@ -410,8 +410,8 @@ class StateHistory:
         batches: Mapping[str, tuple[int, int]],
         in_raw: Mapping[str, Sequence[str]],
     ) -> None:
-        """Take metrics that are new or declared otherwise up from what is left of raw. What is known of the
-        others stays: raw no longer has all of it."""
+        """Read new and redeclared metrics from what is left of raw. The observations of other metrics stay:
+        raw no longer has all of them."""
         seqs = {entry.id: entry.seq for entry in self._state.slices(self.spec.stream)}
         self._take_up(batches, in_raw, seqs, observed, observed.lacking)
         self._write_admitted(self._admitted_keys, first=True)

@@ -294,7 +294,7 @@ def _stored(table: Table, builds: Sequence[TileBuild]) -> dict[str, dict[str, li
 
 
 def _hashes(builds: Sequence[TileBuild], known: TileReference) -> Iterator[TileDifference]:
-    """Check that each tile's hash is that of what it is made from, down to the slices in raw."""
+    """Check each tile's hash against what it is made from, down to the slices in raw."""
     hashes: dict[str, dict[int, str]] = {level.name: {} for level in LEVELS}
     for key, digest in known.expired.items():
         hashes[key.level][key.start] = digest

@@ -322,7 +322,7 @@ class FreshWindow:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawnWindow:
-    """A window of which a result is gone."""
+    """A window that lost a result."""
 
     id: str
     key: Key

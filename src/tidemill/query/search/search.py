@@ -147,7 +147,7 @@ def search(
     engine: Engine | None = None,
     arrivals: Arrivals = NO_ARRIVALS,
 ) -> SearchPage:
-    """One page; `tenant` None: for all. `limit` overrides that of the text. With an engine the parts are
+    """One page; `tenant` None: for all. `limit` overrides the LIMIT of the text. With an engine the parts are
     searched on Spark, else in process."""
     check(search_, over, tenant)
     size = _limit(search_.limit if limit is None else limit)

@@ -251,8 +251,8 @@ class Table:
         return self._partition_by
 
     def refresh(self) -> int:
-        """Read the newest version and return its number. The holder of the lease need not look in a bucket
-        for what nobody else can have written."""
+        """Read the newest version and return its number. The holder of the lease skips the look at a bucket:
+        no other process can have written to it."""
         known = tenure_of(self.root)
         newest = None if known is None else known.versions.get(self.root)
         if newest == self.version:
@@ -594,7 +594,7 @@ def _remove(part: Part, at: int, data_change: bool) -> RemoveAction:
 
 
 def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: str, description: str) -> None:
-    """Create a durable version 0 at `root`, or use that of another process that was faster."""
+    """Create a durable version 0 at `root`, or use the one of another process that was faster."""
     top = next(folder for folder in root.parents if on_disk(folder).is_dir())
     make_folder(root, top=top)
     forget(root)
@@ -629,8 +629,7 @@ def _one_name(name: str) -> str:
 
 
 def tidy(tables: Sequence[Table], keep_replaced: int, now: int) -> None:
-    """Delete what is no longer needed of these tables, if it is time to: replaced parts and old log
-    entries."""
+    """Delete replaced parts and old log entries of these tables, if it is time to."""
     for table in tables:
         if table.is_untidy(TIDY_EVERY):
             gone = table.vacuum(keep_replaced, now)
