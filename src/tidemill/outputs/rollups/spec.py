@@ -60,7 +60,7 @@ class Following:
     """For a state metric: the object, and which changes are counted."""
 
     object: int  # column d{object} of the events
-    object_type: str
+    object_type: str  # not read: `MadeFor` hashes the text of a metric, and files name that hash
     state: int
     state_type: str
     rules: tuple[TransitionRule, ...]
