@@ -195,7 +195,7 @@ class Mill:
 
     def ingest_command(self, files: Sequence[str | Path]) -> LandedMany:
         """Land the stored objects that IngestDataCommands name. `files` are JSON files with the commands, or
-        `-` for standard input. The result is that of `ingest`."""
+        `-` for standard input. The result is as for `ingest`."""
         return land_commands(
             self.project, self.warehouse.landing, [str(file) for file in files], self.warehouse.arrival()
         )
@@ -209,7 +209,7 @@ class Mill:
         start: str | int | None = None, end: str | int | None = None, many_windows: bool = False,
     ) -> Landed:  # fmt: skip
         """Land `content` as one slice, and return it when it is durable: its `entry` of the ledger, and
-        whether it is `new`. `name` is what the ledger calls it; the other arguments are those of `ingest`."""
+        whether it is `new`. `name` is what the ledger calls it; the other arguments are as for `ingest`."""
         bounds = arguments.declared_bounds(self.project.stream(stream), start, end, many=many_windows)
         return land_bytes(self.warehouse, stream, content, bounds, name, source, format)
 
@@ -228,7 +228,7 @@ class Mill:
         A stream or an output that fails does not stop the others: it is in `faults` of the report. With
         `patient`, what failed before is skipped until its next try is due. Only one process works on a
         stream at a time: those that others work on are left to them; BusyError if they work on all. `now` is
-        the time of the round, by default that of the clock.
+        the time of the round, by default the time of the clock.
         """
         from tidemill.pipeline import rounds
 
@@ -325,7 +325,7 @@ class Mill:
 
     @property
     def windows(self) -> WindowReader:
-        """Reads windows and their datasets: which there are, why one waits, what a rebuild would do."""
+        """Lists windows and their datasets, says why one waits, and what a rebuild would do."""
         return self.workers.windows
 
     def timeline(

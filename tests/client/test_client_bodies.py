@@ -157,5 +157,5 @@ def test_ids_are_put_inside_structs():
 
 
 def test_a_column_that_cannot_take_an_id_is_told():
-    with pytest.raises(InputError, match="is no text"):
+    with pytest.raises(InputError, match="is not text"):
         list(bodies(pa.table({"event_id": [1, None]}), ids(), 10, 1 << 20))

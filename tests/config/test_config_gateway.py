@@ -235,7 +235,7 @@ def test_mistake_about_the_gateway(written: str, message: str, hint: str) -> Non
 def test_a_body_that_memory_never_has_room_for_is_refused(lines: tuple[str, ...]) -> None:
     error = refused(*lines)
     assert error.where == "tidemill.yaml:3"
-    assert error.message.startswith("gateway: requests.body is more than fits")
+    assert error.message.startswith("gateway: requests.body is too large")
     assert error.hint == "allow smaller bodies, or more memory"
 
 

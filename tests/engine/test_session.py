@@ -47,14 +47,14 @@ def test_master_and_settings_of_spark_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("{master: mesos}", "'mesos' is not a master of Spark"),
+        ("{master: mesos}", "'mesos' is not a Spark master"),
         (
             "{conf: {spark.sql.session.timeZone: Europe/Paris}}",
             "spark.sql.session.timeZone cannot be set here",
         ),
         ("{conf: {spark.master: yarn}}", "spark.master cannot be set here"),
-        ("{conf: {executor.cores: 2}}", "'executor.cores' is not a setting of Spark"),
-        ("{conf: {spark.jars: [a, b]}}", "spark.jars is not a text, a number or a boolean"),
+        ("{conf: {executor.cores: 2}}", "'executor.cores' is not a Spark setting"),
+        ("{conf: {spark.jars: [a, b]}}", "spark.jars is not a string, a number or a boolean"),
     ],
 )
 def test_what_is_not_a_setting_is_refused(tmp_path: Path, engine: str, message: str) -> None:

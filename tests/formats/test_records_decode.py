@@ -217,7 +217,7 @@ def test_csv_column_names_may_hold_anything(path: Path) -> None:
 
 def test_csv_columns_must_have_different_names(path: Path) -> None:
     path.write_bytes(b"a,a\n1,2\n")
-    with pytest.raises(InputError, match="'a' is there twice"):
+    with pytest.raises(InputError, match="'a' occurs twice"):
         records(path, Format.CSV)
 
 

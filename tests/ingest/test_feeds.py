@@ -267,7 +267,7 @@ def test_what_is_ok_without_a_response_waits_for_it(
         mill.tick()
         assert sealed(mill) == ["h1"]
         assert [record.getMessage() for record in caplog.records] == [
-            f"{feed.manifest}: slices[0]: the response of h0 is not there: responses/h0.json",
+            f"{feed.manifest}: slices[0]: the response of h0 does not exist: responses/h0.json",
             f"{feed.manifest}: slices[2]: the response of h2 has no bytes: responses/h2.json",
         ]
         feed.has(0)  # the manifest says so already

@@ -140,7 +140,7 @@ def test_a_mistake_keeps_no_other_entry_out() -> None:
     assert [(one.hash, one.status) for one in found.slices] == [("aa", "ok"), ("cc", "ok")]
     assert [str(error) for error in found.wrong] == [
         "manifest.json: slices[1].status: is 'done'",
-        "manifest.json: slices[3]: hash aa is there twice, first at slices[0]",
+        "manifest.json: slices[3]: hash aa is repeated; it is first at slices[0]",
     ]
 
 
@@ -151,14 +151,14 @@ def test_a_mistake_keeps_no_other_entry_out() -> None:
         (b"[]", "is not a JSON object"),
         (b'{"slices": [', "is not JSON"),
         (b'{"slices": [NaN]}', "is not JSON: NaN is not a number in JSON"),
-        (b'{"slices": {"a": {}, "a": {}}}', "is not JSON: the key 'a' is there twice in one object"),
+        (b'{"slices": {"a": {}, "a": {}}}', "is not JSON: key 'a' is repeated in one object"),
         (b'{"slices": ["\\ud800"]}', "is not JSON"),
         (b"[" * 100_000, "is not JSON"),
         (b"{}", "slices is missing"),
         (b'{"slices": 5}', "slices is neither a list nor an object"),
         (b'{"slices": [], "dataset": []}', "dataset is not an object"),
         (b'{"slices": [], "dataset": {"limit": "many"}}', "dataset.limit is not a number of rows"),
-        (b'{"slices": [], "dataset": {"symbol": ""}}', "dataset.symbol is not a short text"),
+        (b'{"slices": [], "dataset": {"symbol": ""}}', "dataset.symbol is not a short string"),
     ],
 )
 def test_what_is_no_manifest_is_refused_as_a_whole(text: bytes, what: str) -> None:

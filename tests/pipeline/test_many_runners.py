@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from tests.support.pipeline import CONFIG, NOON, ndjson, request, start_child
-from tests.support.postgres_server import PostgresServer
+from tests.support.postgres_server import project_with_state
 
 from tidemill.mill import Mill
 from tidemill.model.errors import BusyError, LeaseLostError
@@ -34,15 +34,7 @@ Make = Callable[[], Path]
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A project with two streams."""
     text = HEAD + "streams:\n" + "".join(f"  {name}:\n{STREAM}" for name in NAMES)
-    if request.param == "sqlite":
-        (tmp_path / "tidemill.yaml").write_text(text)
-        yield tmp_path
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    schema = server.new_schema()
-    (tmp_path / "tidemill.yaml").write_text(f"{text}state: {{url: {server.url}, schema: {schema}}}\n")
-    yield tmp_path
-    server.execute(f"DROP SCHEMA {schema} CASCADE")
+    yield from project_with_state(request, tmp_path, text)
 
 
 def open_at(root: Path) -> Mill:

@@ -16,7 +16,7 @@ def test_recover_is_refused_while_a_gateway_runs(shop: Shop) -> None:
         with pytest.raises(BusyError, match="is running on this warehouse; cannot recover now"):
             recover(shop.root, clock=shop.clock)
     finally:
-        hold.let_go()
+        hold.release()
     recover(shop.root, clock=shop.clock)
 
 

@@ -7,13 +7,10 @@ from tests.support.damage import (
     HARMS,
     KINDS,
     Shop,
-    answers,
-    composed,
+    check_restored,
     details,
-    expected,
     harm_all,
     harmed,
-    vectors,
 )
 from tests.support.selection import one_in
 
@@ -31,12 +28,7 @@ def test_a_state_that_is_lost_beside_a_damaged_file(shop: Shop, kind: str, harm:
     with shop.open() as mill:
         mill.run_until_idle()
         mill.repair()  # what no step of the recovery had to read
-        assert answers(mill, "orders") == expected("orders")
-        assert answers(mill, "visits") == expected("visits")
-        assert composed(mill) == vectors()
-        assert (details(mill, "orders"), details(mill, "visits")) == before
-        assert not any(one.faults for one in mill.status())
-        assert mill.verify().findings == []
+        check_restored(mill, before)
 
 
 @pytest.mark.parametrize("turn", one_in(3, range(3), first=1))
@@ -49,9 +41,4 @@ def test_a_state_that_is_lost_beside_a_damaged_file_of_every_kind(shop: Shop, tu
     with shop.open() as mill:
         mill.run_until_idle()
         assert mill.repair().left == []  # what no step of the recovery had to read
-        assert answers(mill, "orders") == expected("orders")
-        assert answers(mill, "visits") == expected("visits")
-        assert composed(mill) == vectors()
-        assert (details(mill, "orders"), details(mill, "visits")) == before
-        assert not any(one.faults for one in mill.status())
-        assert mill.verify().findings == []
+        check_restored(mill, before)

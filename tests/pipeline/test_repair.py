@@ -18,6 +18,8 @@ from tests.support.damage import (
     SLICES,
     Shop,
     answers,
+    check_answers,
+    check_restored,
     composed,
     content,
     details,
@@ -60,12 +62,7 @@ def test_a_damaged_file_is_set_aside_and_made_again(shop: Shop, kind: str, harm:
             assert answers(mill, "visits") == expected("visits")
         done = mill.repair()
         assert (list(done.set_aside), done.left) == ([name], [])
-        assert answers(mill, "orders") == expected("orders")
-        assert answers(mill, "visits") == expected("visits")
-        assert composed(mill) == vectors()
-        assert (details(mill, "orders"), details(mill, "visits")) == before
-        assert not any(one.faults for one in mill.status())
-        assert mill.verify().findings == []
+        check_restored(mill, before)
     target = shop.warehouse / done.set_aside[name]
     assert target.exists() == (harm != "deleted")
     said = json.loads(target.with_name(f"{target.name}.damage.json").read_text())
@@ -82,12 +79,7 @@ def test_files_of_every_kind_that_are_damaged_at_once_are_all_made_again(shop: S
         assert done.left == []
         assert set(done.set_aside) <= files  # rounds may have replaced some of the others meanwhile
         assert mill.scrub().damages == []
-        assert answers(mill, "orders") == expected("orders")
-        assert answers(mill, "visits") == expected("visits")
-        assert composed(mill) == vectors()
-        assert (details(mill, "orders"), details(mill, "visits")) == before
-        assert not any(one.faults for one in mill.status())
-        assert mill.verify().findings == []
+        check_restored(mill, before)
 
 
 def test_a_part_that_cannot_be_made_again_keeps_the_others_of_raw_waiting(shop: Shop) -> None:
@@ -130,9 +122,7 @@ def test_a_damaged_state_is_named_and_rebuilt_by_recover(shop: Shop, harm: str) 
     assert recover(shop.root, clock=shop.clock).left == []
     with shop.open() as mill:
         assert (mill.state.dump(), details(mill, "orders"), details(mill, "visits")) == before
-        assert answers(mill, "orders") == expected("orders")
-        assert answers(mill, "visits") == expected("visits")
-        assert composed(mill) == vectors()
+        check_answers(mill)
         assert mill.scrub().ok
         assert mill.verify().findings == []
 
@@ -224,9 +214,7 @@ def test_a_table_whose_log_is_lost_with_its_copies_is_made_again(shop: Shop, tab
     with shop.open() as mill:
         mill.tick(patient=True)  # a round that meets it does not make it worse
         assert mill.repair().ok
-        assert answers(mill, "orders") == expected("orders")
-        assert answers(mill, "visits") == expected("visits")
-        assert composed(mill) == vectors()
+        check_answers(mill)
         assert mill.verify().findings == []
 
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.patience import PATIENCE
 from tests.support.pipeline import start_child
-from tests.support.postgres_server import PostgresServer
+from tests.support.postgres_server import PostgresServer, project_with_state
 from tests.support.server_process import Clients, Server
 from tests.support.soak_counts import seeds
 from tests.support.whole_mill import NOON, STREAMS, VECTORS, Delta, Event, config
@@ -196,15 +196,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """Two streams, and leases of half a second; the parameter says which state."""
     text = "version: 1\nengine: {cores: 1, memory: 512m, lease: 500ms}\nstreams:\n"
     text += "".join(f"  {name}:{STREAM}" for name in ("apples", "pears"))
-    if request.param == "sqlite":
-        (tmp_path / "tidemill.yaml").write_text(text)
-        yield tmp_path
-        return
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    schema = server.new_schema()
-    (tmp_path / "tidemill.yaml").write_text(f"{text}state: {{url: {server.url}, schema: {schema}}}\n")
-    yield tmp_path
-    server.execute(f"DROP SCHEMA {schema} CASCADE")
+    yield from project_with_state(request, tmp_path, text)
 
 
 def lines(first: int) -> bytes:

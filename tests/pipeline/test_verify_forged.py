@@ -15,7 +15,7 @@ from tests.support.damage import Shop
 from tests.support.forged_parts import forge
 
 from tidemill.model.gateway import Receipt
-from tidemill.outputs.datasets.checksums import state_in
+from tidemill.outputs.datasets.checksums import enter_checksum
 
 
 def other(value: object) -> object:
@@ -61,7 +61,7 @@ def test_a_forged_dataset_with_a_right_checksum_is_found(shop: Shop) -> None:
     with pa.OSFile(str(path), "wb") as sink, ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(forged)
     with sqlite3.connect(shop.warehouse / "state.db") as db:
-        changed = (state_in(path), path.stat().st_size, window.file)
+        changed = (enter_checksum(path), path.stat().st_size, window.file)
         assert db.execute("UPDATE windows SET checksum = ?, bytes = ? WHERE file = ?", changed).rowcount == 1
     with shop.open() as mill:
         assert mill.scrub().damages == []

@@ -80,7 +80,7 @@ class TestArithmetic:
     @pytest.mark.parametrize(
         ("text", "position", "hint"),
         [
-            ("SELECT 1 + 1 FROM requests", 7, "write count, say"),
+            ("SELECT 1 + 1 FROM requests", 7, "write count, for example"),
             ("SELECT count + cuont FROM requests", 15, "did you mean count?"),
             ("SELECT count * 1e30 * 1e30 FROM requests", 7, "multiply by less"),
             ("SELECT count / 2, count / 2 FROM requests", 18, "give one another name with AS"),

@@ -225,5 +225,5 @@ def test_filter_looks_into_payloads_and_says_so(mill):
     monthly = rows(mill, "SELECT count FROM visits FILTER order = 'o1' INTERVAL 1mo")
     assert [row[1] for row in monthly] == [sum(e["order"] == "o1" for e in VISITS)]
     assert "raw from" in str(mill.ask(f"EXPLAIN {text}"))
-    with pytest.raises(QueryError, match="FILTER chooses events"):
+    with pytest.raises(QueryError, match="FILTER applies to events"):
         mill.query("SELECT states FROM visits.orders FILTER ms > 1")

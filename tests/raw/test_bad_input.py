@@ -452,7 +452,7 @@ def test_slices_that_cannot_be_read_are_failed_and_block_nobody(plant: Plant) ->
         assert errors["cut text"] == f"has {len(text) // 2} bytes; {len(text)} had landed"
         assert errors["other bytes in gzip"].startswith("cannot be unpacked")
         assert errors["other bytes in Parquet"].startswith("cannot be read")
-        assert errors["columns that clash"].startswith("column 'event_id' is there twice")
+        assert errors["columns that clash"].startswith("column 'event_id' occurs twice")
         assert all(entry.counts.records == 0 for entry in entries.values())
         assert mill.slice(good.id).counts.accepted == 6
         # They are said once, and there is nothing to do until somebody acts.

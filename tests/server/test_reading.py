@@ -169,7 +169,7 @@ def test_an_answer_that_would_not_fit_is_refused_with_what_to_do(full):
     text = f"SELECT count FROM requests {week} INTERVAL 5s FILL zero"
     answer = full.http.get("/v1/query", params={"q": text})
     assert answer.status_code == 400
-    assert answer.json()["detail"] == "the answer has 120,960 rows, and here it can have 100,000"
+    assert answer.json()["detail"] == "the answer has 120,960 rows; at most 100,000 are sent"
     assert len(full.http.get("/v1/query", params={"q": f"{text} LIMIT 10"}).json()["rows"]) == 10
 
 

@@ -91,7 +91,7 @@ def test_a_tenant_learns_that_something_is_pending_and_no_numbers(shared):
                 "records": None,
                 "bytes": None,
                 "detail": "data of the stream has landed and is not accepted yet",
-                "remedy": "It is dealt with by the next rounds",
+                "remedy": "The next rounds take care of it",
             }
         ]
         strict = shared.http.get(path, params={**params, "strict": "1"}, headers=headers)

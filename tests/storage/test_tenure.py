@@ -25,7 +25,7 @@ APPLES = Path("raw/apples")
 
 def test_a_tenure_goes_on_while_each_lease_follows_one_of_the_same_mill() -> None:
     tenures = Tenures()
-    tenures.begin("apples", 7, follows=None).saw(APPLES, 3)
+    tenures.begin("apples", 7, follows=None).record_seen(APPLES, 3)
     assert tenures.begin("apples", 9, follows=7).versions == {APPLES: 3}
     assert tenures.begin("apples", 12, follows=9).versions == {APPLES: 3}
     assert tenures.begin("pears", 13, follows=12).versions == {}
@@ -34,22 +34,22 @@ def test_a_tenure_goes_on_while_each_lease_follows_one_of_the_same_mill() -> Non
 @pytest.mark.parametrize("follows", [None, 8, 6], ids=["not given back", "of another", "of an old state"])
 def test_a_tenure_ends_when_another_may_have_worked(follows: int | None) -> None:
     tenures = Tenures()
-    tenures.begin("apples", 7, follows=None).saw(APPLES, 3)
+    tenures.begin("apples", 7, follows=None).record_seen(APPLES, 3)
     assert tenures.begin("apples", 9, follows=follows).versions == {}
 
 
 def test_a_tenure_ends_after_a_fault() -> None:
     tenures = Tenures()
-    tenures.begin("apples", 7, follows=None).saw(APPLES, 3)
+    tenures.begin("apples", 7, follows=None).record_seen(APPLES, 3)
     tenures.end("apples")
     assert tenures.begin("apples", 9, follows=7).versions == {}
 
 
 def test_a_table_to_which_a_commit_may_arrive_is_never_known() -> None:
     tenure = Tenures().begin("apples", 7, follows=None)
-    tenure.saw(APPLES, 3)
+    tenure.record_seen(APPLES, 3)
     tenure.doubt(APPLES)
-    tenure.saw(APPLES, 3)
+    tenure.record_seen(APPLES, 3)
     assert tenure.versions == {}
 
 

@@ -382,3 +382,18 @@ def harm_all(shop: Shop, turn: int) -> dict[str, Path]:
     for number, path in enumerate(found.values()):
         harms[(number + turn) % len(harms)](path)
     return found
+
+
+def check_answers(mill: Mill) -> None:
+    """Everything that was sent is in the answers."""
+    for stream in ("orders", "visits"):
+        assert answers(mill, stream) == expected(stream)
+    assert composed(mill) == vectors()
+
+
+def check_restored(mill: Mill, before: tuple[dict[str, object], dict[str, object]]) -> None:
+    """And all is as it was before the damage: the details of both streams, no fault, no finding."""
+    check_answers(mill)
+    assert (details(mill, "orders"), details(mill, "visits")) == before
+    assert not any(one.faults for one in mill.status())
+    assert mill.verify().findings == []

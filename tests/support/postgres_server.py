@@ -110,3 +110,16 @@ def postgres_server() -> Iterator[PostgresServer]:
     server.start()
     yield server
     server.remove()
+
+
+def project_with_state(request: pytest.FixtureRequest, folder: Path, text: str) -> Iterator[Path]:
+    """A project whose state is where the parameter of its fixture says: sqlite or postgresql."""
+    if request.param == "sqlite":
+        (folder / "tidemill.yaml").write_text(text)
+        yield folder
+        return
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    schema = server.new_schema()
+    (folder / "tidemill.yaml").write_text(f"{text}state: {{url: {server.url}, schema: {schema}}}\n")
+    yield folder
+    server.execute(f"DROP SCHEMA {schema} CASCADE")

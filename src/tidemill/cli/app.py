@@ -38,9 +38,9 @@ HELP: Final = """Late, repeated and out-of-order feeds in; exact rollups and dat
 A project is a folder with a tidemill.yaml that declares streams. Files are ingested as immutable slices; \
 run takes them through the gate into raw, keeps the rollups current and builds each time window that is \
 ready as a dataset; status, ledger and quarantine show what became of every record, tail shows them in order \
-of event time, explain what a stream makes of time, windows why one waits, \
-datasets what there is to read; query asks the rollups, search finds events by what they hold, catalog says \
-what there is to ask for; verify recomputes all of it from raw and compares.
+of event time, explain shows how a stream treats time, windows why one waits, datasets lists the results; \
+query reads the rollups, search finds events by their content, catalog lists what can be queried; verify \
+recomputes all of it from raw and compares.
 
   $ tidemill init shop
   $ cd shop

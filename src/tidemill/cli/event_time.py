@@ -116,7 +116,7 @@ def late(
     stream: StreamName,
     since: Annotated[
         str | None,
-        typer.Option(metavar="T", help="Only those that arrived since this instant, or this long ago."),
+        typer.Option(metavar="T", help="Only rows that arrived since this instant, or this long ago."),
     ] = None,
     tenant: Tenant = None,
     limit: Limit = 50,

@@ -77,12 +77,16 @@ def query(
     ] = None,
     cell: Annotated[
         str | None,
-        typer.Option("--cell", metavar="START", help="What the row with this bucket, or total, is made of."),
+        typer.Option(
+            "--cell", metavar="START", help="Show what the row with this bucket, or the total, is made of."
+        ),
     ] = None,
     group: Annotated[
         str, typer.Option("--group", metavar="JSON", help="With --cell: the values of GROUP BY.")
     ] = "{}",
-    engine: Annotated[QueryEngine, typer.Option(help="What reads the rollups.")] = QueryEngine.DUCKDB,
+    engine: Annotated[
+        QueryEngine, typer.Option(help="The engine that reads the rollups.")
+    ] = QueryEngine.DUCKDB,
     file: File = None,
 ) -> int:
     """Query the rollups, in process. The answer shows its level, how complete it is and what is missing.
@@ -126,7 +130,7 @@ def changes(
     session: Session,
     stream: Annotated[str, typer.Argument(help="A stream of the project.")],
     after: Annotated[
-        str, typer.Option("--after", metavar="T", help="Later than this instant, or than so long ago.")
+        str, typer.Option("--after", metavar="T", help="After this instant, or after so long ago.")
     ] = "7d",
     start: From = None,
     end: To = None,
@@ -179,10 +183,12 @@ def search(
         str | None, typer.Option(metavar="C", help="Continue after the page that returned this cursor.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Events of a page; overrides LIMIT.")
+        int | None, typer.Option(min=1, metavar="N", help="Events per page; overrides LIMIT.")
     ] = None,
     strict: Strict = False,
-    engine: Annotated[SearchEngine, typer.Option(help="Where the parts are searched.")] = SearchEngine.LOCAL,
+    engine: Annotated[
+        SearchEngine, typer.Option(help="The engine that searches the parts.")
+    ] = SearchEngine.LOCAL,
     file: File = None,
 ) -> int:
     """Find accepted events by their payload, a page at a time, the newest first.
@@ -203,10 +209,10 @@ def search(
     if isinstance(found, SearchPlan):
         session.emit(lambda: documents.search.plan(stream, found), lambda: views.queries.plan(stream, found))
     elif kind is None:
-        session.emit(lambda: documents.search.found(stream, found), lambda: views.queries.found(found))
+        session.emit(lambda: documents.search.page(stream, found), lambda: views.queries.search_page(found))
     else:
         give(
-            session, found.rows, lambda: documents.search.found(stream, found), found.completeness, kind, file
+            session, found.rows, lambda: documents.search.page(stream, found), found.completeness, kind, file
         )
         if found.cursor is not None:
             session.note(f"next page: --cursor {found.cursor}")
@@ -235,11 +241,14 @@ def sql(
     all_tenants: AllTenants = False,
     strict: Strict = False,
     memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory that it may use; by default sql.memory.")
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory that the statement may use; by default sql.memory."),
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="Time after which it is stopped; by default sql.timeout."),
+        typer.Option(
+            metavar="DURATION", help="Time after which the statement is stopped; by default sql.timeout."
+        ),
     ] = None,
     file: File = None,
 ) -> int:
@@ -297,7 +306,7 @@ def _group(text: str) -> dict[str, object]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise InputError("--group is no JSON object", hint="""give one such as '{"region": "eu"}'""")
+        raise InputError("--group is not a JSON object", hint="""give one such as '{"region": "eu"}'""")
     return found
 
 

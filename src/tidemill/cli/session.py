@@ -75,7 +75,7 @@ class Session:
                 self._print(block)
 
     def note(self, text: str) -> None:
-        """Print advice for a person to stderr; it is no part of the result."""
+        """Print advice for a person to stderr; it is not part of the result."""
         if self._for_programs or self.settings.quiet:
             return
         from rich.text import Text
@@ -192,7 +192,7 @@ class _NoPandas:
 
 
 def _importer() -> str:
-    """Return the name of the module that makes the import; for a compiled module, that of its caller."""
+    """Return the name of the module that makes the import; for a compiled module, the name of its caller."""
     frame = sys._getframe(1)
     while frame.f_back and (
         frame.f_globals is globals() or frame.f_globals["__name__"].startswith("importlib")

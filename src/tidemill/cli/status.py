@@ -44,9 +44,13 @@ def status(session: Session) -> int:
 def ledger(
     session: Session,
     stream: Annotated[str | None, typer.Argument(help="By default all streams.")] = None,
-    status: Annotated[SliceStatus | None, typer.Option(help="Only those.")] = None,
-    outcome: Annotated[CountedAs | None, typer.Option(help="Only those that have such records.")] = None,
-    reason: Annotated[Reject | None, typer.Option(help="Only those with records rejected so.")] = None,
+    status: Annotated[SliceStatus | None, typer.Option(help="Only slices with this status.")] = None,
+    outcome: Annotated[
+        CountedAs | None, typer.Option(help="Only slices with records of this outcome.")
+    ] = None,
+    reason: Annotated[
+        Reject | None, typer.Option(help="Only slices with records that were rejected for this reason.")
+    ] = None,
     limit: Limit = 50,
 ) -> int:
     """List slices, the newest first, with the outcomes of their records."""
@@ -89,13 +93,14 @@ def quarantine(
     session: Session,
     stream: Annotated[str, typer.Argument(help="A stream of tidemill.yaml.")],
     reason: Annotated[
-        str | None, typer.Option(metavar="R", help="Only those: malformed, skew, conflict …")
+        str | None,
+        typer.Option(metavar="R", help="Only records with this reason: malformed, skew, conflict …"),
     ] = None,
     slice_: Annotated[
-        str | None, typer.Option("--slice", metavar="ID", help="Only those of this slice.")
+        str | None, typer.Option("--slice", metavar="ID", help="Only records of this slice.")
     ] = None,
     tenant: Annotated[
-        str | None, typer.Option(metavar="T", help="Only those that this tenant sent, or that name it.")
+        str | None, typer.Option(metavar="T", help="Only records that this tenant sent, or that name it.")
     ] = None,
     limit: Limit = 50,
     replay: Annotated[

@@ -38,7 +38,9 @@ def checked_target(session: Session, file: Path | None) -> OutputKind | None:
     kind = session.settings.output
     if file is None:
         if kind in (OutputKind.PARQUET, OutputKind.ARROW) and sys.stdout.isatty():
-            raise InputError(f"{kind.value} is not for a terminal", hint="write it to a file: -o FILE")
+            raise InputError(
+                f"{kind.value} cannot be written to a terminal", hint="write it to a file: -o FILE"
+            )
         return kind if kind.is_table else None
     if kind is OutputKind.TEXT:
         kind = SUFFIXES.get(file.suffix.lower(), kind)

@@ -42,10 +42,10 @@ def create(
     ] = False,
     name: Annotated[str, typer.Option(metavar="N", help="A name for people.")] = "",
     rate: Annotated[
-        int | None, typer.Option(metavar="N", help="Events and requests a second; by default any.")
+        int | None, typer.Option(metavar="N", help="Events and requests a second; by default unlimited.")
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="D", help="After how long it ends, such as 90d; by default never.")
+        str | None, typer.Option(metavar="D", help="How long it is valid, such as 90d; by default forever.")
     ] = None,
 ) -> int:
     """Create a token, and show it. It is shown only once, since only its hash is kept.
@@ -80,7 +80,7 @@ def list_tokens(session: Session) -> int:
 @command("revoke", TOKEN, "tidemill token revoke 4f9a1c0b7d22")
 def revoke(
     session: Session,
-    id: Annotated[str, typer.Argument(metavar="ID", help="The one that `tidemill token list` shows.")],
+    id: Annotated[str, typer.Argument(metavar="ID", help="The id, as `tidemill token list` shows it.")],
 ) -> int:
     """Revoke a token; a running server refuses it from the next request on."""
     revoked = _tokens(session).revoke(id, _now())

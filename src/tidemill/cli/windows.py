@@ -31,7 +31,9 @@ OneWindow = Annotated[
 ]
 RebuildFrom = Annotated[
     str | None,
-    typer.Option("--from", metavar="T", help="Only windows that start, or events that are, here or later …"),
+    typer.Option(
+        "--from", metavar="T", help="Only windows that start, or events that happened, here or later …"
+    ),
 ]
 RebuildTo = Annotated[str | None, typer.Option("--to", metavar="T", help="… and before this.")]
 RollupsOnly = Annotated[
@@ -231,7 +233,7 @@ def rebuild(
         )
 
     def plan(mill: Mill) -> Sequence[RebuildStep]:
-        span = _one(mill, stream, at) if at is not None else span_of(start, end)
+        span = _window_at(mill, stream, at) if at is not None else span_of(start, end)
         return mill.windows.plan_rebuild(stream, span, include_late=include_late)
 
     return _explain_windows(session, stream, plan) if explain else _rebuild_windows(session, stream, plan)
@@ -315,7 +317,7 @@ def _remake(
     return OK
 
 
-def _one(mill: Mill, stream: str, at: str) -> Interval:
+def _window_at(mill: Mill, stream: str, at: str) -> Interval:
     """The window that holds an instant, by its start."""
     key = mill.windows.window(stream, parse_instant(at)).view.window.key
     return Interval(key.start, key.start + 1)

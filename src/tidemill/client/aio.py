@@ -298,7 +298,7 @@ class AsyncClient:
         return await self._document(requests.retry(stream, at))
 
     async def replay(self, stream: str, reason: str | None = None) -> Document:
-        """Land the records of quarantine again, all or those of one reason. For the scope admin."""
+        """Land the records of quarantine again, all or those with one reason. For the scope admin."""
         return await self._document(requests.replay(stream, reason))
 
     async def cell(
@@ -314,7 +314,7 @@ class AsyncClient:
         cursor: str | None = None,
     ) -> Document:
         """What one row of the answer to a query is made of: the one whose bucket begins at `start` and whose
-        groups have the values of `group`. `events` is a page of its events, `cursor` that of the next."""
+        groups have the values of `group`. `events` is a page of its events, `cursor` leads to the next."""
         tenants = TenantParameters(tenant, all_tenants)
         request = requests.cell(text, start, group or {}, tenants, as_of, limit, cursor)
         return await self._document(request)

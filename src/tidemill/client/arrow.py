@@ -70,6 +70,6 @@ def _fill(columns: dict[str, pa.Array], path: tuple[str, ...], ids: Ids, count: 
         columns[name] = pa.array([ids.new() for _ in range(count)], pa.string())
     elif there.null_count:
         if not (pa.types.is_string(there.type) or pa.types.is_large_string(there.type)):
-            raise InputError(f"{name!r} has rows without an id and is no text", hint="give every row an id")
+            raise InputError(f"{name!r} has rows without an id and is not text", hint="give every row an id")
         filled = [value if value is not None else ids.new() for value in there.to_pylist()]
         columns[name] = pa.array(filled, there.type)

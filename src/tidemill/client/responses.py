@@ -113,7 +113,7 @@ def document(content: bytes) -> Document:
 
 
 def problem_of(status: int, reason: str, content: bytes) -> ClientError | None:
-    """Return the error of a response; None if it is no error. Outcomes of events are not errors."""
+    """Return the error of a response; None if it is not one. Outcomes of events are not errors."""
     if status < 300:
         return None
     fields = document(content)

@@ -294,7 +294,7 @@ class Client:
         return self._document(requests.retry(stream, at))
 
     def replay(self, stream: str, reason: str | None = None) -> Document:
-        """Land the records of quarantine again, all or those of one reason. For the scope admin."""
+        """Land the records of quarantine again, all or those with one reason. For the scope admin."""
         return self._document(requests.replay(stream, reason))
 
     def cell(
@@ -310,7 +310,7 @@ class Client:
         cursor: str | None = None,
     ) -> Document:
         """What one row of the answer to a query is made of: the one whose bucket begins at `start` and whose
-        groups have the values of `group`. `events` is a page of its events, `cursor` that of the next."""
+        groups have the values of `group`. `events` is a page of its events, `cursor` leads to the next."""
         tenants = TenantParameters(tenant, all_tenants)
         request = requests.cell(text, start, group or {}, tenants, as_of, limit, cursor)
         return self._document(request)

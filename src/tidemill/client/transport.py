@@ -64,7 +64,9 @@ class Attempts:
             value = requested_pause(seen.headers)
             pause = value if value is not None else pause
         if problem is None:
-            return self._pause(responses.unreachable(str(seen.request.url), EOFError("it ended")), pause)
+            return self._pause(
+                responses.unreachable(str(seen.request.url), EOFError("the connection ended")), pause
+            )
         return self._pause(problem, pause)
 
     def _pause(self, problem: ClientError, requested: float | None) -> float:

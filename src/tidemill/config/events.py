@@ -14,7 +14,7 @@ import pydantic
 from pydantic import AfterValidator, StrictInt, model_validator
 
 from tidemill.config.schema import SECTION
-from tidemill.config.values import PositiveDuration, SafeName, wrong
+from tidemill.config.values import PositiveDuration, SafeName, check_delays, wrong
 from tidemill.model.time import MINUTE, SECOND
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -130,6 +130,5 @@ class Events(pydantic.BaseModel):
 
     @model_validator(mode="after")
     def _delays_grow(self) -> Events:
-        if self.max_retry_delay < self.retry_delay:
-            raise wrong("max_retry_delay is less than retry_delay", "make it as long, or longer")
+        check_delays(self.retry_delay, self.max_retry_delay)
         return self

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, StrictInt, model_validator
 
-from tidemill.config.schema import ABSENT, SECTION
+from tidemill.config.schema import ABSENT, SECTION, without_empty
 from tidemill.config.values import ByteSize, PositiveDuration, SafeName, wrong
 from tidemill.model.time import DAY, MILLISECOND, SECOND
 
@@ -179,12 +179,7 @@ class StreamGateway(pydantic.BaseModel):
     triggers: Triggers = ABSENT  # keys that are not set are as in `gateway`
     memory: StreamMemory = ABSENT
 
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_section_is_absent(cls, data: object) -> object:
-        if isinstance(data, dict):
-            return {key: value for key, value in data.items() if value is not None}
-        return data
+    _empty_section_is_absent = model_validator(mode="before")(without_empty)
 
 
 class WalSettings(pydantic.BaseModel):
@@ -240,13 +235,7 @@ class GatewaySettings(pydantic.BaseModel):
         tuple[Annotated[str, AfterValidator(_folder)], ...], pydantic.Field(max_length=MAX_FOLDERS)
     ] = ()
 
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_section_is_absent(cls, data: object) -> object:
-        """`triggers:` with all its keys commented out is the default, not an error."""
-        if isinstance(data, dict):
-            return {key: value for key, value in data.items() if value is not None}
-        return data
+    _empty_section_is_absent = model_validator(mode="before")(without_empty)
 
     @model_validator(mode="after")
     def _requests_fit(self) -> GatewaySettings:
@@ -256,7 +245,7 @@ class GatewaySettings(pydantic.BaseModel):
         least = min(memory.requests, memory.buffer, memory.max / 2)
         if self.requests.body + KIB > memory.emergency * least:
             raise wrong(
-                "requests.body is more than fits: memory.emergency of memory.requests, of memory.buffer, "
+                "requests.body is too large: at most memory.emergency of memory.requests, of memory.buffer, "
                 "and of half of memory.max",
                 "allow smaller bodies, or more memory",
             )

@@ -201,8 +201,8 @@ Terms = Annotated[tuple[Term, ...], BeforeValidator(_one_or_more), pydantic.Fiel
 
 
 class Ratio(pydantic.BaseModel):
-    """The counts of one side divided by those of the other; null if the divisor is zero. Stores nothing; its
-    dimensions are those that all its metrics share."""
+    """The counts of one side divided by the counts of the other; null if the divisor is zero. Stores nothing;
+    it has the dimensions that all its metrics share."""
 
     model_config = SECTION
 

@@ -18,9 +18,9 @@ from pydantic_core import PydanticCustomError
 
 from tidemill.config.events import Events
 from tidemill.config.gateway import GatewaySettings
-from tidemill.config.schema import ABSENT, SECTION
+from tidemill.config.schema import ABSENT, SECTION, without_empty
 from tidemill.config.stream import Stream
-from tidemill.config.values import ByteSize, Cores, HeapSize, PositiveDuration, wrong
+from tidemill.config.values import ByteSize, Cores, HeapSize, PositiveDuration, check_delays, wrong
 from tidemill.model.errors import InputError, NotFoundError
 from tidemill.model.names import BUCKETS, MOST_ADDRESS
 from tidemill.model.suggestions import choices
@@ -34,7 +34,7 @@ MIB: Final = 1 << 20
 
 def _version(value: object) -> object:
     if value != VERSION or isinstance(value, bool):
-        raise wrong(f"{value!r} is not a version of this file that is known", f"write version: {VERSION}")
+        raise wrong(f"{value!r} is not a known version of this file", f"write version: {VERSION}")
     return value
 
 
@@ -87,7 +87,7 @@ def _bucket(value: str) -> str:
 
 
 def bucket_url(value: str) -> str:
-    """The address of a warehouse in a bucket as the project would have it; InputError if it is none."""
+    """The address of a warehouse in a bucket, as the project writes it; InputError if it is not one."""
     try:
         if not value.startswith(BUCKETS):
             raise wrong("not the address of a bucket", "write s3://BUCKET/PREFIX, gs://… or az://…")
@@ -113,7 +113,7 @@ _CONF_KEYS: Final[Mapping[str, str]] = {
 def _master(value: object) -> object:
     if isinstance(value, str) and not value.startswith(_MASTERS):
         raise wrong(
-            f"{value!r} is not a master of Spark",
+            f"{value!r} is not a Spark master",
             "local[N], spark://HOST:PORT, yarn, k8s://HOST:PORT, or sc://HOST:PORT for Spark Connect",
         )
     return value
@@ -126,11 +126,11 @@ def _conf(value: object) -> object:
     spelled: dict[str, str] = {}
     for key, setting in value.items():
         if not isinstance(key, str) or not key.startswith("spark."):
-            raise wrong(f"{key!r} is not a setting of Spark", "settings of Spark begin with 'spark.'")
+            raise wrong(f"{key!r} is not a Spark setting", "Spark settings begin with 'spark.'")
         if key in _CONF_KEYS:
             raise wrong(f"{key} cannot be set here", _CONF_KEYS[key])
         if not isinstance(setting, str | int | float):
-            raise wrong(f"{key} is not a text, a number or a boolean", "write one value for each setting")
+            raise wrong(f"{key} is not a string, a number or a boolean", "write one value for each setting")
         spelled[key] = str(setting).lower() if isinstance(setting, bool) else str(setting)
     return spelled
 
@@ -180,8 +180,7 @@ class BuilderSettings(pydantic.BaseModel):
 
     @model_validator(mode="after")
     def _delays_grow(self) -> BuilderSettings:
-        if self.max_retry_delay < self.retry_delay:
-            raise wrong("max_retry_delay is less than retry_delay", "make it as long, or longer")
+        check_delays(self.retry_delay, self.max_retry_delay)
         return self
 
 
@@ -282,12 +281,7 @@ class Settings(pydantic.BaseModel):
     gateway: GatewaySettings = ABSENT
     streams: Mapping[str, object] = {}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_section_is_absent(cls, data: object) -> object:
-        if isinstance(data, dict):
-            return {key: value for key, value in data.items() if value is not None}
-        return data
+    _empty_section_is_absent = model_validator(mode="before")(without_empty)
 
 
 @dataclass(frozen=True, slots=True)

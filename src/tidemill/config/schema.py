@@ -28,6 +28,14 @@ Validators are built for what is read as a whole: at import, each section would 
 ABSENT: Final = pydantic.Field(default={}, validate_default=True)
 """The default of a section: what the file would mean by an empty one."""
 
+
+def without_empty(cls: type, data: object) -> object:
+    """Read a section whose keys are all commented out as absent."""
+    if isinstance(data, dict):
+        return {key: value for key, value in data.items() if value is not None}
+    return data
+
+
 _COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*")
 _COLUMN_HINT: Final = "use letters, digits and _, not starting with a digit; dots lead into objects"
 

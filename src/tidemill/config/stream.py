@@ -257,7 +257,7 @@ class Stream(pydantic.BaseModel):
 
     @property
     def in_event_time(self) -> bool:
-        """Whether records have an event time, their own or that of a message in them."""
+        """Whether records have an event time, their own or the time of a message in them."""
         return self.event_time.enabled and (self.time_column is not None or self.messages is not None)
 
     @property

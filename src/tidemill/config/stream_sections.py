@@ -13,7 +13,7 @@ import pydantic
 from pydantic import AfterValidator, PrivateAttr, StrictBool, StrictInt, model_validator
 
 from tidemill.config.schema import SECTION, ColumnName
-from tidemill.config.values import ByteSize, PositiveDuration, TimeZone, wrong
+from tidemill.config.values import ByteSize, PositiveDuration, TimeZone, check_delays, wrong
 from tidemill.model.time import MINUTE, SECOND
 
 MAX_MANIFESTS: Final = 256  # patterns: each is matched in every round
@@ -102,8 +102,7 @@ class Pack(pydantic.BaseModel):
 
     @model_validator(mode="after")
     def _delays_grow(self) -> Pack:
-        if self.max_retry_delay < self.retry_delay:
-            raise wrong("max_retry_delay is less than retry_delay", "make it as long, or longer")
+        check_delays(self.retry_delay, self.max_retry_delay)
         if self.idle < self.partial:
             raise wrong("idle is less than partial", "make it as long, or longer")
         return self

@@ -42,6 +42,11 @@ def wrong(message: str, hint: str) -> PydanticCustomError:
     return PydanticCustomError("tidemill", "{message}", {"message": message, "hint": hint})
 
 
+def check_delays(retry_delay: int, max_retry_delay: int) -> None:
+    if max_retry_delay < retry_delay:
+        raise wrong("max_retry_delay is less than retry_delay", "make it as long, or longer")
+
+
 def parse_size(text: str | int) -> int:
     """Bytes of `64KiB` (1024s), `1GB` (1000s) or a plain number."""
     if isinstance(text, int):

@@ -40,7 +40,7 @@ def columnar_records(path: Path, format: Format) -> Iterator[list[bytes]]:
             names = batch.schema.names
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
-                raise InputError(f"column {twice!r} is there twice", where=str(path), hint="rename one")
+                raise InputError(f"column {twice!r} occurs twice", where=str(path), hint="rename one")
             columns = {name: _texts(column, name) for name, column in zip(names, batch.columns, strict=True)}
             yield [text.encode("utf-8", SURROGATE) for text in objects(columns, batch.num_rows)]
             done += batch.num_rows
@@ -78,7 +78,7 @@ def _named(path: Path, row: Callable[[], int]) -> Iterator[None]:
         raise InputError(
             f"cannot be read at row {row() + 1}: {str(error).splitlines()[0]}",
             where=str(path),
-            hint="the file is damaged, or uses what this reader does not know: write it again",
+            hint="the file is damaged, or uses a feature that this reader lacks: write it again",
         ) from error
 
 

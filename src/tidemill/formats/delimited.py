@@ -159,5 +159,5 @@ def _values(cells: Sequence[str], type: str) -> list[str]:
 
 def _clash(name: str) -> InputError:
     return InputError(
-        f"column {name!r} is there twice, or inside another one", hint="give each column its own name"
+        f"column {name!r} occurs twice, or inside another one", hint="give each column its own name"
     )

@@ -133,7 +133,7 @@ def deltas_from_payloads(
 def deltas_from_columns(
     columns: Sequence[pa.Array], event_time: pa.Array, event_id: pa.Array, vector: Vector
 ) -> Deltas:
-    """The same for columns of vectors, operations, values and indices. ValueError if a row is no delta."""
+    """The same for columns of vectors, operations, values and indices. ValueError if a row is not a delta."""
     names, ops, values, indices = columns
     if names.null_count or pc.index_in(ops, _OP_NAMES).null_count:
         raise ValueError("not all of them name a vector and an operation")

@@ -289,8 +289,8 @@ def _elements(b: Bytes, starts: Ints, ends: Ints, offsets: Ints, tags: Bytes, fr
 
 
 def elements(b: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Bytes, Ints, Ints]:
-    """The elements of arrays that are known to be valid JSON (an empty span has none): where those of each
-    array begin, and the kind and the span of each element, without the quotes of a string."""
+    """The elements of arrays that are known to be valid JSON (an empty span has none): where the elements of
+    each array begin, and the kind and the span of each, without the quotes of a string."""
     offsets = np.empty(starts.size + 1, np.int64)
     none = np.empty(0, np.int64)
     count = _elements(b, starts, ends, offsets, np.empty(0, np.uint8), none, none)

@@ -76,7 +76,6 @@ class ReadPlan:
     time_parser: Parser | None  # set for parsers that are not built in
     skew_past: int | None
     skew_future: int | None
-    tolerance: int
     dimensions: tuple[str, ...]  # read as they are, for metrics: d0, d1, … of a chunk
     measures: tuple[str, ...]  # read as exact numbers: m0, m1, …
     record_bytes: int
@@ -161,7 +160,6 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
         time_parser=_parser(time_type) if time_type else None,
         skew_past=stream.skew.past,
         skew_future=stream.skew.future,
-        tolerance=stream.event_time.late_tolerance,
         dimensions=stream.key_columns,
         measures=stream.number_columns,
         record_bytes=limits.record_bytes,

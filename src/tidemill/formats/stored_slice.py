@@ -1,8 +1,8 @@
 """The file of a slice as the warehouse keeps it: its bytes as they landed, or the same bytes compressed.
 
-A compressed file begins with a header that zstd skips, so `zstd -dc` unpacks it; the header has the number
-of bytes that landed. The hash of a slice is always that of the bytes that landed. Slices that came compressed
-have another ending (`.gz`, `.zst`) and are kept as they came, whatever they begin with.
+A compressed file begins with a header that zstd skips, so `zstd -dc` unpacks it; the header has the number of
+bytes that landed. The hash of a slice is always the hash of the bytes that landed. Slices that came
+compressed have another ending (`.gz`, `.zst`) and are kept as they came, whatever they begin with.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class LineFile(Generic[Line]):
         """Whether anything was ever written to it."""
         return self.path.exists() or state.log_head(self.name) is not None
 
-    def kept(self, state: Logs) -> list[Line] | None:
+    def lines_in_state(self, state: Logs) -> list[Line] | None:
         """The lines as the state has them, for readers while the file is damaged; None: the state does not
         have all of them."""
         head, texts = state.log_head(self.name), state.log_lines(self.name)
@@ -271,7 +271,7 @@ class LineFile(Generic[Line]):
             atomic_write(self._other, self.path.read_bytes() if self.path.exists() else b"")
 
     def _salvage(self, path: Path) -> _Lines:
-        """The lines of a file that are as they were written, as far as their neighbours show."""
+        """The lines of a file that were not changed, as far as their neighbours show."""
         try:
             texts = path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
@@ -346,7 +346,7 @@ class LineFile(Generic[Line]):
         self._catch_up(known)
         found = self._find_end()
         if known is not None:
-            self._hold_against(found, known)
+            self._compare_with(found, known)
         if found.at < found.size:
             with storage_errors("repair", self.path), self.path.open("r+b") as file:
                 os.ftruncate(file.fileno(), found.at)
@@ -373,7 +373,7 @@ class LineFile(Generic[Line]):
                     return _End(Tail(None, None, 0), 0, size)
                 window *= 4
 
-    def _hold_against(self, found: _End[Line], known: LogHead) -> None:
+    def _compare_with(self, found: _End[Line], known: LogHead) -> None:
         head = found.tail.head or EMPTY_LOG
         if found.is_changed:
             raise self.damage(f"line {head.lines} is not the one that was written there")
@@ -395,7 +395,7 @@ class LineFile(Generic[Line]):
         return (found.tail.head or EMPTY_LOG).lines > known.lines and not found.is_changed
 
     def _since(self, known: LogHead) -> list[bytes]:
-        """Return the lines after those that the state knows, of a file with a valid tail."""
+        """Return the lines that the state does not know yet, of a file with a valid tail."""
         head = self._find_end().tail.head or EMPTY_LOG
         return self._last(head.lines - known.lines)
 

@@ -3,6 +3,8 @@ declared bounds of a slice, so that absurd ones are refused before windows are m
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Final
 
 from tidemill.config import Stream
@@ -111,3 +113,25 @@ def format_of(stream: Stream, requested: str | Format | None, *, where: str = ""
             where=where,
             hint=f"formats: auto, {', '.join(f.value for f in Format)}",
         ) from None
+
+
+def json_object(
+    text: bytes,
+    *,
+    where: str,
+    hint: str,
+    members: Callable[[list[tuple[str, object]]], dict[str, object]] = dict,
+) -> dict[str, object]:
+    """Parse a file that must hold one JSON object; `members` makes an object of its keys and values."""
+    try:
+        found = json.loads(text, parse_constant=_not_in_json, object_pairs_hook=members)
+        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair cannot be encoded
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}", where=where, hint=hint) from None
+    if not isinstance(found, dict):
+        raise InputError("is not a JSON object", where=where, hint=hint)
+    return found
+
+
+def _not_in_json(text: str) -> float:
+    raise ValueError(f"{text} is not a number in JSON")

@@ -47,7 +47,7 @@ class DeclarationLog:
         try:
             return self._of(stream)
         except DamageError:
-            kept = self._file.kept(self._state)
+            kept = self._file.lines_in_state(self._state)
             if kept is None:
                 raise
             return [line for line in kept if line.stream == stream]

@@ -114,7 +114,7 @@ class Sources:
         """Land entries that have become complete. An error of a known is logged once and stops nothing."""
         if self._warehouse.state.retractions() != self._retractions:
             self._manifests.clear()  # a hash may have been reopened
-        for path in self._found(stream):
+        for path in self._manifest_files(stream):
             known = self._manifests.get((stream.name, path))
             if known is not None and known.version == _version(path) and not _has_changed(known.left):
                 continue
@@ -136,7 +136,7 @@ class Sources:
             refused += (Refused(error.where, error) for error in wrong)
             for path in paths:
                 try:
-                    found, _, _ = self._bring_in(declared, path, now, progress=progress)
+                    found, _, _ = self._land_complete(declared, path, now, progress=progress)
                 except InputError as error:
                     refused.append(Refused(str(path), error))
                     continue
@@ -149,7 +149,7 @@ class Sources:
     def counts(self, stream: Stream) -> Mapping[str, int]:
         """Count the slices of a stream's manifests by status, landed or not."""
         total = Counter[str]()
-        for path in self._found(stream):
+        for path in self._manifest_files(stream):
             version = _version(path)
             known = self._counted.get(path)
             if known is None or known[0] != version or version is None:
@@ -163,7 +163,7 @@ class Sources:
         order = (*RawStatus, UNREADABLE)
         return {str(status): total[status] for status in order if total[status]}
 
-    def _found(self, stream: Stream) -> list[Path]:
+    def _manifest_files(self, stream: Stream) -> list[Path]:
         """Return the manifests that exist, each once."""
         root = self._warehouse.project.root
         found: dict[Path, None] = {}
@@ -176,7 +176,7 @@ class Sources:
 
     def _check(self, stream: Stream, path: Path, now: int, reported: frozenset[str]) -> None:
         try:
-            found, version, left = self._bring_in(stream, path, now, most=AT_ONCE)
+            found, version, left = self._land_complete(stream, path, now, most=AT_ONCE)
         except InputError as error:
             refused: Sequence[Refused] = (Refused(str(path), error),)
             version, left = _version(path) or _NEVER, {}
@@ -197,7 +197,7 @@ class Sources:
         else:
             self._manifests[key] = _KnownManifest(version, left, frozenset(mistakes))
 
-    def _bring_in(
+    def _land_complete(
         self,
         stream: Stream,
         path: Path,
@@ -210,7 +210,7 @@ class Sources:
         that were left."""
         now = self._warehouse.arrival(now)
         manifest, version = _read(path)
-        known = self._known(stream.name)
+        known = self._sealed_hashes(stream.name)
         sorting = self._sort(stream, manifest, known, path.absolute().parent)
         left, waiting = sorting.left, sorting.waiting
         oldest_first = sorted(sorting.offered, key=lambda one: (one.declared.start, one.name))
@@ -281,7 +281,7 @@ class Sources:
         )
 
     def _is_reopened(self, stream: str, one: RawSlice, before: _Sealed, folder: Path) -> bool:
-        """Whether a hash may be landed once more: it was empty and no longer is, or was retracted and has
+        """Whether a hash may be landed again: it was empty and no longer is, or was retracted and has
         changed."""
         if one.status is not RawStatus.OK:
             return False
@@ -293,7 +293,7 @@ class Sources:
             return False
         return now != before.id
 
-    def _known(self, stream: str) -> Mapping[str, _Sealed]:
+    def _sealed_hashes(self, stream: str) -> Mapping[str, _Sealed]:
         """The hashes in the ledger, also those landed by other processes; only what is new is read, and
         everything after a retraction."""
         state = self._warehouse.state
@@ -357,7 +357,7 @@ def _offer(stream: Stream, manifest: RawManifest, one: RawSlice, folder: Path) -
     check_bounds(stream, one.declared)
     path = _inside(one, folder)
     if not path.is_file():
-        what = "is not a file" if path.exists() else "is not there"
+        what = "is not a file" if path.exists() else "does not exist"
         raise InputError(
             f"the response of {one.hash} {what}: {one.response}",
             where=one.where,

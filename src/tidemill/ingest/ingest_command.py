@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tidemill.config import Stream
-from tidemill.ingest.arguments import parse_bound
+from tidemill.ingest.arguments import json_object, parse_bound
 from tidemill.model.errors import InputError
 from tidemill.model.time import Interval, iso_duration, parse_duration
 
@@ -110,7 +110,7 @@ class _Fields:
     def only(self, known: tuple[str, ...]) -> None:
         for key in self.values:
             if key not in known:
-                raise self.wrong(key, "is not a field of it", f"fields: {', '.join(known)}")
+                raise self.wrong(key, "is not a known field", f"fields: {', '.join(known)}")
 
     def section(self, key: str) -> _Fields:
         found = self.values.get(key)
@@ -124,7 +124,7 @@ class _Fields:
         if found is None:
             return None
         if not isinstance(found, str) or not found.strip() or "\0" in found:
-            raise self.wrong(key, "is not a text", "write some text, or leave it out")
+            raise self.wrong(key, "is not a string", "write some text, or leave it out")
         return found
 
     def listed(self, key: str) -> None:
@@ -156,19 +156,8 @@ class _Fields:
 def _parse(text: bytes, where: str) -> dict[str, object]:
     hint = f"one JSON object with {', '.join(_COMMAND)}"
     if len(text) > MAX_BYTES:
-        raise InputError(f"has {len(text)} bytes, which is no command", where=where, hint=hint)
-    try:
-        found = json.loads(text, parse_constant=_no_number)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair cannot be encoded
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", where=where, hint=hint) from None
-    if not isinstance(found, dict):
-        raise InputError("is not a JSON object", where=where, hint=hint)
-    return found
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number in JSON")
+        raise InputError(f"has {len(text)} bytes, which is too large for a command", where=where, hint=hint)
+    return json_object(text, where=where, hint=hint)
 
 
 def _located(fields: _Fields, location: str, folder: Path) -> Path:
@@ -183,6 +172,6 @@ def _located(fields: _Fields, location: str, folder: Path) -> Path:
     else:
         path = folder / location
     if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is not there"
+        what = "is a folder" if path.is_dir() else "does not exist"
         raise fields.wrong("payload_location", f"{what}: {path}", hint)
     return path

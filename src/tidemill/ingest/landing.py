@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 
 from tidemill.ingest.file_patterns import KINDS_HINT, STDIN, expand
 from tidemill.ingest.landing_log import LandingLog
-from tidemill.ingest.landing_notes import Flight, flight
+from tidemill.ingest.landing_notes import LandingGroup, landing_group
 from tidemill.ingest.sniff import HEAD_BYTES, check_whole, sniff
 from tidemill.model.errors import InputError, RetractedError, TidemillError
 from tidemill.model.failpoints import failpoint
@@ -286,11 +286,11 @@ class Landing:
         make_folder(folder, top=self._warehouse)
         staged: list[_Staged] = []
         refused: list[Refused] = []
-        with flight(self._warehouse, folder) as flying:
+        with landing_group(self._warehouse, folder) as group:
             try:
                 copies = _side_by_side(
                     [
-                        partial(_stage_item, origin, flying.temporary(folder, number), item)
+                        partial(_stage_item, origin, group.temporary(folder, number), item)
                         for number, (origin, item) in enumerate(items)
                     ]
                 )
@@ -304,14 +304,14 @@ class Landing:
                         refused.append(Refused(item.shown, error))
                     except TidemillError as error:
                         refused.append(Refused(item.shown, error))
-                landed = self._commit(folder, staged, flying) if staged else []
+                landed = self._commit(folder, staged, group) if staged else []
             except BaseException:
                 for rest in staged:
                     rest.temporary.unlink(missing_ok=True)
                 raise
         return landed, refused
 
-    def _commit(self, folder: Path, staged: Sequence[_Staged], flying: Flight) -> list[Landed]:
+    def _commit(self, folder: Path, staged: Sequence[_Staged], group: LandingGroup) -> list[Landed]:
         news: list[NewSlice] = []
         with_offsets: dict[str, NewSlice] = {}
         placed: list[tuple[Path, Path]] = []
@@ -322,7 +322,7 @@ class Landing:
                 if before is not None and before.status is SliceStatus.FAILED:
                     self._restore(item.temporary, before.slice.path)
                 elif known is None:
-                    flying.note(item.new)
+                    group.note(item.new)
                     placed.append((item.temporary, self._warehouse / item.new.path))
                     with_offsets[item.new.id] = item.new
                 else:
@@ -448,7 +448,7 @@ def _checked(origin: _Origin, temporary: Path, head: bytes, name: str) -> tuple[
         raise InputError(
             "is empty",
             where=name,
-            hint="if nothing happened in the time it covers, say so with --start and --end",
+            hint="if nothing happened in the time that it covers, declare that with --start and --end",
         )
     return format_, codec
 

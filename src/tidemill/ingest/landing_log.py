@@ -53,7 +53,7 @@ class LandingLog:
         """Append to the log, then enter in the ledger, in the order given and atomically."""
         with self._file.locked(state):
             settled = self._settle(state)
-            self._check_there(state, news)
+            self._check_files_exist(state, news)
             first = settled.last + 1
             lines = [_text(Line(first + i, first, new)) for i, new in enumerate(news)]
             head = self._file.append(lines, settled.tail, "record the landing")
@@ -83,7 +83,7 @@ class LandingLog:
             self._settle(state)
             yield
 
-    def _check_there(self, state: Ledger, news: Sequence[NewSlice]) -> None:
+    def _check_files_exist(self, state: Ledger, news: Sequence[NewSlice]) -> None:
         """In a bucket, `recover` on another machine sees no notes of landings here: it may have set a slice
         aside that no log knew. The caller must hold the lock, as the one who sets aside does."""
         if not isinstance(self._warehouse, BucketPath):

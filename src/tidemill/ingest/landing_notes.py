@@ -23,7 +23,7 @@ from tidemill.storage import layout
 from tidemill.storage.files import make_folder, storage_errors
 
 
-class Flight:
+class LandingGroup:
     """One group of slices being landed into one folder."""
 
     def __init__(self, descriptor: int, token: str) -> None:
@@ -50,7 +50,7 @@ class LandingNote:
 
 
 @contextmanager
-def flight(warehouse: Path, folder: Path) -> Iterator[Flight]:
+def landing_group(warehouse: Path, folder: Path) -> Iterator[LandingGroup]:
     """Land into `folder` inside it. The note is removed on success, and stays otherwise."""
     notes = layout.landing_notes(warehouse)
     make_folder(notes, top=warehouse)
@@ -60,7 +60,7 @@ def flight(warehouse: Path, folder: Path) -> Iterator[Flight]:
         with storage_errors("note the landing", path):
             header = {"folder": folder.relative_to(warehouse).as_posix()}
             os.write(descriptor, json.dumps(header).encode() + b"\n")
-        yield Flight(descriptor, path.stem)
+        yield LandingGroup(descriptor, path.stem)
         path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)

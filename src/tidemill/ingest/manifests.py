@@ -15,7 +15,8 @@ from enum import StrEnum
 from pathlib import PurePath, PurePosixPath
 from typing import Final
 
-from tidemill.ingest.arguments import parse_bound
+from tidemill.formats.json_values import unique_members
+from tidemill.ingest.arguments import json_object, parse_bound
 from tidemill.model.errors import InputError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.storage.state.protocol import State
@@ -90,7 +91,7 @@ class RawManifest:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Slices by status, in the order of `RawStatus`; those that there are."""
+        """Slices by status, in the order of `RawStatus`, without zeros."""
         found = Counter(one.status for one in self.slices)
         return {status.value: found[status] for status in RawStatus if found[status]}
 
@@ -136,7 +137,9 @@ def read_manifest(text: bytes, where: str, folder: PurePath) -> RawManifest:
             one = _slice(entry, f"{where}: {offset}")
             if one.hash in slices:
                 first = slices[one.hash].where.removeprefix(f"{where}: ")
-                raise _wrong(one.where, f"hash {one.hash} is there twice, first at {first}", "list it once")
+                raise _wrong(
+                    one.where, f"hash {one.hash} is repeated; it is first at {first}", "list it once"
+                )
             slices[one.hash] = one
         except InputError as error:
             wrong.append(error)
@@ -157,26 +160,7 @@ def _parse(text: bytes, where: str) -> dict[str, object]:
     if len(text) > MAX_BYTES:
         hint = f"at most {MAX_BYTES >> 20} MiB are read: keep what is older in a folder of its own"
         raise InputError("is too large for a manifest", where=where, hint=hint)
-    try:
-        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_once)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair cannot be encoded
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", where=where, hint=_HINT) from None
-    if not isinstance(found, dict):
-        raise InputError("is not a JSON object", where=where, hint=_HINT)
-    return found
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a number in JSON")
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {twice!r} is there twice in one object")
-    return found
+    return json_object(text, where=where, hint=_HINT, members=unique_members)
 
 
 def _entries(listed: list[object] | dict[str, object]) -> Iterator[tuple[str, object]]:
@@ -295,7 +279,7 @@ def _text_of(values: Mapping[str, object], key: str, otherwise: str | None, wher
         return otherwise
     if not isinstance(found, str) or not found.strip() or len(found) > 128 or not found.isprintable():
         raise InputError(
-            f"dataset.{key} is not a short text", where=where, hint="write some, or leave it out"
+            f"dataset.{key} is not a short string", where=where, hint="write some, or leave it out"
         )
     return found
 

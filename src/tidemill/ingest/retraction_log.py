@@ -203,7 +203,7 @@ def _accepted(entry: SliceEntry) -> int:
 def line_of(
     n: int, entry: SliceEntry, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
 ) -> RetractionLine:
-    """The line for retracting `entry`; it and those of `again` are as the ledger has them."""
+    """The line for retracting `entry`; this entry and the entries of `again` are as the ledger has them."""
     evaluated = entry.batch is not None or entry.counts.records or entry.error
     return RetractionLine(
         act=Retraction(

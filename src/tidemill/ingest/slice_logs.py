@@ -80,7 +80,7 @@ def repair_log(warehouse: Path, state: State, name: str) -> bool:
 
 
 def repair_logs(warehouse: Path, state: State) -> None:
-    """All of them, as far as the state has enough."""
+    """Repair all logs for which the state has enough."""
     for name in NAMES:
         try:
             repair_log(warehouse, state, name)

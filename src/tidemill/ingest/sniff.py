@@ -126,7 +126,7 @@ def _content(head: bytes, name: str) -> Format | None:
             raise InputError(f"its content is {what}", where=name, hint=remedy)
     if _looks_binary(head):
         raise InputError(
-            "its content is binary and none of the formats that can be read",
+            "its content is binary, in none of the formats that can be read",
             where=name,
             hint=f"formats: {', '.join(Format)}, text ones also in gzip or zstd",
         )

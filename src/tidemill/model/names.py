@@ -69,6 +69,11 @@ def quoted(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
+def literal_path(path: str) -> str:
+    """The path with its glob characters escaped: DuckDB would expand them."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
+
+
 ROLLUP_COLUMNS: Final = ("level", "metric", "tenant", "bucket", "count")
 ROLLUPS: Final = "rollups:"  # followed by the name of a level: how the log of expiries names its tiles
 # How the names of raw parts begin that are not named for their batch: of those that packing made (rows of the

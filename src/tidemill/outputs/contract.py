@@ -152,7 +152,8 @@ class Output(Protocol):
         ...
 
     def needs_raw_from(self, before: int, version: int) -> Iterator[Need]:
-        """What it still needs of raw that is about to expire before an instant; `version` is that of raw."""
+        """What it still needs of raw that is about to expire before an instant; `version` is the version of
+        raw."""
         ...
 
     def expiring(self, now: int) -> Iterator[ExpiryStep]:

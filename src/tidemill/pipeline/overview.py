@@ -136,7 +136,9 @@ def tenant_overview_of(
     rolled = None if newest is None or not declared.metrics else newest - newest % BASE.width + BASE.width
     accepted = {CountedAs.ACCEPTED.value: sum(one.rows for one in own.values())}
     failing = StreamProblem(
-        "fault", "this stream cannot be worked on at the moment", "the operator of the server sees why"
+        "fault",
+        "this stream cannot be worked on at the moment",
+        "ask the operator of the server: the status says why",
     )
     return TenantOverview(
         stream=stream,

@@ -115,11 +115,11 @@ class Rebuilder:
         horizons = horizons_of(workers.warehouse, stream)
         base = workers.state.tiles(stream, BASE.name, reach)
         open_ = [tile for tile in base if not horizons.sealed(tile.key)]
-        found = {BASE.name: _there(open_)}
+        found = {BASE.name: _existing_tiles(open_)}
         for level in LEVELS[1:]:
             starts = {align(tile.key.start, level.tile) for tile in open_}
             above = workers.state.tiles(stream, level.name)
-            found[level.name] = _there([tile for tile in above if tile.key.start in starts])
+            found[level.name] = _existing_tiles([tile for tile in above if tile.key.start in starts])
         return {level: count for level, count in found.items() if count}, len(base) - len(open_)
 
     def _parts(self, stream: str, span: Interval) -> int:
@@ -145,7 +145,7 @@ class Rebuilder:
         tick_stream(workers, workers.project.stream(stream), workers.warehouse.clock(), Unguarded())
 
 
-def _there(tiles: list[TileState]) -> int:
+def _existing_tiles(tiles: list[TileState]) -> int:
     return sum(tile.part is not None for tile in tiles)
 
 

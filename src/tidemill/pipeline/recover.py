@@ -105,7 +105,7 @@ def _hold_all(stack: ExitStack, project: Project) -> HeldLeases | None:
             streams = {*project.streams, *layout.streams_with_raw(warehouse)}
             return stack.enter_context(working(warehouse, old, project.engine.lease, streams, "recover"))
     except StorageError as error:
-        log.warning("the state in use cannot say who works with it: %s", error)
+        log.warning("the leases of the state in use cannot be read: %s", error)
     stack.enter_context(exclusive(layout.tick_lock(warehouse), "recover"))
     return None
 
@@ -138,7 +138,7 @@ def _restore_logs(warehouse: Path, store: StateStore) -> list[Damage]:
             with closing(opening.open_store(warehouse, store)) as old:
                 repair_logs(warehouse, old)
     except StorageError as error:
-        log.warning("the state in use cannot say what the logs have lost: %s", error)
+        log.warning("the state in use does not show what the logs have lost: %s", error)
     return restore_logs(warehouse)
 
 
@@ -164,7 +164,7 @@ def _fill(workers: Workers, damage: RecoveryDamage, target: str, lost: Sequence[
     damage.has_ledger = True
     if found_slices.lost:
         LandingLog(warehouse).rewrite(workers.state)
-        _forget_places(workers)
+        _forget_ledger_offsets(workers)
     record_logs(warehouse, workers.state)
     damage.leave(_unknown(adopt(warehouse, workers.state, thorough=True)))
     for stream in workers.project.streams:
@@ -187,7 +187,7 @@ def _fill(workers: Workers, damage: RecoveryDamage, target: str, lost: Sequence[
     )
 
 
-def _forget_places(workers: Workers) -> None:
+def _forget_ledger_offsets(workers: Workers) -> None:
     """Remove what holds ledger offsets that have changed; it is made again from raw."""
     for stream in workers.project.streams:
         remove_tree(layout.state_history(workers.root, stream))

@@ -71,7 +71,7 @@ class _FoundSlice:
 
 
 def salvage(workers: Workers, entries: Sequence[SliceEntry], *, certain: bool) -> SalvagedLandings:
-    """`certain`: no line of the log is known to be lost. Then a file that no part names was never
+    """With `certain`, no line of the log is known to be lost: then a file that no part names was never
     acknowledged."""
     known = {entry.id for entry in entries}
     named = {id_: found for id_, found in _named(workers).items() if id_ not in known}

@@ -146,7 +146,7 @@ def find_damages(workers: Workers, streams: Sequence[str]) -> Iterator[Damage]:
 
 
 def _of_table(root: Path, damage: Damage) -> Damage:
-    """A table whose log has lost a file of which there is no copy is damaged as a whole."""
+    """If the log of a table has lost a file that has no copy, the whole table is damaged."""
     path = root / damage.file
     if damage.kind is not FileKind.TABLE_LOG:
         return damage

@@ -130,9 +130,9 @@ def _raw_step(workers: Workers, stream: Stream, keep: int, before: int) -> Expir
         return ExpiryStep(stream.name, RAW, keep, before)
     limit = min(_limits(workers, stream, before, table.version), key=lambda one: one[0], default=None)
     if limit is None or limit[0] >= before:
-        return _gone(stream, keep, before, expirable_parts, table)
+        return _removal_step(stream, keep, before, expirable_parts, table)
     before = align(limit[0], DAY)
-    return _gone(stream, keep, before, _expirable(workers, stream, table, before), table, limit[1])
+    return _removal_step(stream, keep, before, _expirable(workers, stream, table, before), table, limit[1])
 
 
 def _expirable(workers: Workers, stream: Stream, raw: Table, before: int) -> Expirable:
@@ -142,7 +142,7 @@ def _expirable(workers: Workers, stream: Stream, raw: Table, before: int) -> Exp
     return expirable(whole, before, counted_late=late)
 
 
-def _gone(
+def _removal_step(
     stream: Stream, keep: int, before: int, found: Expirable, table: Table, held_by: str | None = None
 ) -> ExpiryStep:
     """The step that removes these parts, and of those that straddle the instant what lies before it."""

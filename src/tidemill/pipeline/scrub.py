@@ -323,7 +323,7 @@ class Scrubbing:
                 yield one.name, check
 
     def _record(self, read: Sequence[FileCheck], now: int) -> list[Damage]:
-        """Record the damage of the files that were read, and clear that of intact files."""
+        """Record the damage of the files that were read, and clear the damage of intact ones."""
         found = [one.damage for one in read if one.damage is not None]
         for one in found:
             context = {"stream": one.stream, "file": one.file, "kind": one.kind.value}

@@ -84,7 +84,7 @@ def trace(workers: Workers, event_id: str, streams: Sequence[str], tenant: str |
         named = ", ".join(streams) or "none"
         raise NotFoundError(
             f"no event has the id {event_id[:100]!r}",
-            hint=f"streams that were searched: {named}; `tidemill search` finds events by what they hold",
+            hint=f"streams that were searched: {named}; `tidemill search` finds events by their content",
         )
     return found
 

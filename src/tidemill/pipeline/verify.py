@@ -121,7 +121,7 @@ def audit(workers: Workers, streams: Sequence[str]) -> Audit:
         done.append(one_audit)
         findings.extend(found)
         workers.warehouse.progress(stream, "verify", (number + 1) / len(streams))
-    return Audit(done, [*_not_told(damaged, findings), *findings])
+    return Audit(done, [*_unreported(damaged, findings), *findings])
 
 
 def _scrubbed(workers: Workers, streams: Sequence[str]) -> list[Finding]:
@@ -134,7 +134,7 @@ def _scrubbed(workers: Workers, streams: Sequence[str]) -> list[Finding]:
     ]
 
 
-def _not_told(damaged: Sequence[Finding], known: Sequence[Finding]) -> list[Finding]:
+def _unreported(damaged: Sequence[Finding], known: Sequence[Finding]) -> list[Finding]:
     """Damage of files that no other finding names."""
     reported = [f"{finding.where} {finding.difference}" for finding in known]
     return [one for one in damaged if not any(Path(one.where).name in text for text in reported)]

@@ -167,7 +167,7 @@ class Workers:
 
     @cached_property
     def windows(self) -> WindowReader:
-        """Answers about windows: which there are, why one waits, what a rebuild would do."""
+        """Lists windows, says why one waits, and what a rebuild would do."""
         from tidemill.outputs.datasets.reader import WindowReader
 
         warehouse = self.warehouse

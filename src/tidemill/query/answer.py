@@ -75,8 +75,8 @@ class Explanation:
             "level": self.level,
             "interval": every,
             "span": str(self.span) if self.span else "all data",
-            "reads": shown(self.pieces),
-            **({"opens with": shown(self.opening)} if self.opening else {}),
+            "reads": pieces_text(self.pieces),
+            **({"opens with": pieces_text(self.opening)} if self.opening else {}),
             "cells": cells,
             "edges, fill": f"{self.edges}, {self.fill}",
             "format": self.format,
@@ -90,7 +90,7 @@ class Explanation:
         return f"{facts}\n\n{self.sql}"
 
 
-def shown(pieces: Sequence[CoverPiece]) -> str:
+def pieces_text(pieces: Sequence[CoverPiece]) -> str:
     """Pieces in short: each source from where it is read up to the next one."""
     if not pieces:
         return "nothing"

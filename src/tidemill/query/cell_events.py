@@ -84,7 +84,7 @@ class CellEvents:
         names = frozenset(metric.name for metric in self._plain)
         plan = self._plan
         request = RawRequest(names, plan.tenant, [self._span], plan.filter, plan.past)
-        return [self._marked(found) for found in self._raw.found(request, ("watermark",))]
+        return [self._marked(found) for found in self._raw.found_rows(request, ("watermark",))]
 
     def _marked(self, found: FoundRows) -> pa.Table:
         rows = found.table
@@ -112,7 +112,9 @@ class CellEvents:
             keep &= self._in_bin(metric, events)
         keys = self._keys(metric, events)
         columns = {each.column: one(keys.column(f"k{i}")) for i, each in enumerate(metric.dimensions)}
-        return keep & chosen(self._plan, self._group, {**columns, TENANT.column: one(keys.column("tenant"))})
+        return keep & rows_of_group(
+            self._plan, self._group, {**columns, TENANT.column: one(keys.column("tenant"))}
+        )
 
     def _has_value(self, metric: Metric, events: pa.Table) -> Mask:
         """Events without a value do not count where only values are selected."""
@@ -157,7 +159,9 @@ class CellEvents:
         found = []
         for rows in state_rows:
             entries = StateEntries(self._spec.metric(rows.metric), rows, self._known, self._plan)
-            for table in entries.within(self._span, lambda columns: chosen(self._plan, self._group, columns)):
+            for table in entries.within(
+                self._span, lambda columns: rows_of_group(self._plan, self._group, columns)
+            ):
                 seqs = table.column("seq").to_pylist()
                 metric_bit = 1 << self._names.index(rows.metric)
                 columns = {name: table.column(name) for name in ("event_time", "tenant", "event_id")} | {
@@ -177,7 +181,7 @@ class CellEvents:
         if found is None:
             raise StorageError(
                 f"the state history of {self._plan.stream} is not built yet, and the answer depends on it",
-                hint="run `tidemill tick`, then ask again",
+                hint="run `tidemill run --once`, then ask again",
             )
         return found
 
@@ -216,7 +220,7 @@ class CellEvents:
         return {"metrics": named, **{name: entry[name] for name in STATE_TEXTS if entry[name] is not None}}
 
 
-def chosen(plan: Plan, group: Mapping[str, object], columns: Mapping[str, pa.Array]) -> Mask:
+def rows_of_group(plan: Plan, group: Mapping[str, object], columns: Mapping[str, pa.Array]) -> Mask:
     """Which rows belong to a group and pass WHERE; `columns` by their names in the rollups."""
     (size,) = {len(column) for column in columns.values()}
     keep = np.ones(size, np.bool_)

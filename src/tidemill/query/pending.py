@@ -1,5 +1,5 @@
 """What a stream has that its answers do not include yet: slices that wait or failed, retractions, tiles. It
-reads only the state, and costs what is pending, not what there is."""
+reads only the state; its cost depends on what is pending, not on the size of the stream."""
 
 from __future__ import annotations
 

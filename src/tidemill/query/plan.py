@@ -305,7 +305,9 @@ def _dimension(path: Path, dimensions: Mapping[str, DeclaredDimension], metric: 
 def _output(item: Item) -> PlannedValue:
     if not values_in(item.value):
         raise QueryError(
-            "a column of the answer must name a value", hint="write count, say", position=item.value.position
+            "a column of the answer must name a value",
+            hint="write count, for example",
+            position=item.value.position,
         )
     return PlannedValue(item.alias.text if item.alias else label(item.value), item.value)
 
@@ -314,10 +316,10 @@ def _having(query: Query, outputs: tuple[PlannedValue, ...]) -> Having | None:
     if query.having is None:
         return None
 
-    def meant(expression: Expression) -> Expression:
+    def resolved(expression: Expression) -> Expression:
         return _with_aliases(expression, outputs, query.groups)
 
-    return mapped(query.having, meant, meant)
+    return mapped(query.having, resolved, resolved)
 
 
 def _with_aliases(
@@ -392,7 +394,7 @@ def _check_names(
 def _filter(query: Query, rows: tuple[MetricRows, ...], stream: Stream) -> Condition | None:
     if query.filter is not None and any(each.in_state or each.rule is not None for each in rows):
         raise QueryError(
-            "FILTER chooses events, and states and transitions are of objects",
+            "FILTER applies to events, but states and transitions are about objects",
             hint="choose by dimensions with WHERE, or declare a state metric with a filter",
         )
     check_types(query.filter, {path: field.type for path, field in stream.fields.items()})
@@ -417,7 +419,7 @@ def _refuse_bucket_words(query: Query) -> None:
     for word, choice in (("EDGES", query.edges), ("FILL", query.fill), ("FORMAT series", series)):
         if choice:
             raise QueryError(
-                f"{word} is about buckets, and this query asks for one total",
+                f"{word} is about buckets, but this query asks for one total",
                 hint=f"add USING ROLLUP {'|'.join(each.name for each in LEVELS)} or INTERVAL duration",
                 position=choice.position,
             )

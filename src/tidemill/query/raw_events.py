@@ -77,7 +77,7 @@ class RawEvents:
             self._paths(request), lambda found: with_columns(plan, found.table, found.fields)
         )
 
-    def found(self, request: RawRequest, more: Sequence[str] = ()) -> Iterator[FoundRows]:
+    def found_rows(self, request: RawRequest, more: Sequence[str] = ()) -> Iterator[FoundRows]:
         """The events, a row group at a time, with the columns that metrics use and `more` columns of raw."""
         yield from self._scan(request, [*KNOWN, *more]).rows(self._paths(request), lambda found: found)
 
@@ -156,7 +156,9 @@ class RawEvents:
 
         spec = _only(whole, request.metrics)
         time = read.column("event_time").cast(pa.int64()).to_numpy()
-        pieces = [(span, _those(read, (time >= span.start) & (time < span.end))) for span in request.spans]
+        pieces = [
+            (span, _chosen_rows(read, (time >= span.start) & (time < span.end))) for span in request.spans
+        ]
         if not spec.in_order:
             return pa.concat_tables(_rows(spec, span, piece, None) for span, piece in pieces)
         until = None if request.past is None else request.past.offset + 1
@@ -188,7 +190,7 @@ class RawEvents:
         )
 
 
-def _those(events: pa.Table, chosen: NDArray[np.bool_]) -> pa.Table:
+def _chosen_rows(events: pa.Table, chosen: NDArray[np.bool_]) -> pa.Table:
     import pyarrow as pa
 
     return events if chosen.all() else events.filter(pa.array(chosen))

@@ -74,8 +74,8 @@ def _of_raw(
 
 
 def _then(reading: QueryReading, past: Past, follows_objects: bool) -> QueryReading:
-    """The reading of a past instant: there is no number where a slice counted that was retracted since. What
-    is counted of objects is unknown from there on."""
+    """The reading of a past instant: no number where a slice counted then that was retracted since. Counts of
+    objects are unknown from there on."""
     gone = tuple(one.span for one in past.missing)
     unknown = (Interval(min(span.start for span in gone), ALL_TIME.end),) if gone else ()
     gone = unknown if follows_objects else gone
@@ -91,7 +91,7 @@ def _forgotten(span: Interval) -> Missing:
     return Missing(
         Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT)),
         "expired",
-        "AS OF looks at the events themselves, and raw of that time expired",
+        "AS OF reads the events themselves, and raw of that time has expired",
         "leave AS OF out, or let the span start later",
     )
 
@@ -100,7 +100,7 @@ def _unfiltered(span: Interval) -> Missing:
     return Missing(
         Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT)),
         "expired",
-        "FILTER looks into the events themselves, and raw of that time expired",
+        "FILTER reads the events themselves, and raw of that time has expired",
         "leave FILTER out, or let the span start later",
     )
 
@@ -109,7 +109,7 @@ def _read(plan: Plan, available: Available) -> QueryReading:
     read = plan.read or ALL_TIME
     body = _body(plan, read, available)
     if plan.states is None:
-        lost = () if _is_of_what_there_is(plan, body) else body.missing
+        lost = () if _covers_existing_data(plan, body) else body.missing
         return QueryReading(body, lost=lost, gone=body.missing)
     opening = cover(Interval(BEGINNING, read.start), available)
     if not opening.missing and not _before_the_end(plan, body):
@@ -121,7 +121,7 @@ def _read(plan: Plan, available: Available) -> QueryReading:
     return QueryReading(body, opening, body.missing, (unknown,), tuple(joined(gone)))
 
 
-def _is_of_what_there_is(plan: Plan, body: Cover) -> bool:
+def _covers_existing_data(plan: Plan, body: Cover) -> bool:
     """A total without a time clause covers all data that exist, if any time is left to read."""
     some = any(piece.span.start < MAX_INSTANT for piece in body.pieces)
     return plan.span is None and not plan.is_bucketed and some
@@ -194,7 +194,7 @@ def without_raw(reading: QueryReading) -> QueryReading:
         Missing(
             span,
             "not_built",
-            f"what was before {span} is not remembered yet, and it decides what the events there count as",
+            f"the state history before {span} is not built yet, and what its events count as depends on it",
             "the next round makes it: `tidemill run --once`",
         )
         for span in spans

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemill.model.completeness import Arrivals, completeness
 from tidemill.model.errors import QueryError, StorageError
+from tidemill.model.names import literal_path
 from tidemill.model.time import Interval
 from tidemill.query import plan_sql
 from tidemill.query.answer import Answer, Engine, Explanation
@@ -22,7 +23,7 @@ from tidemill.query.cover import RAW, outward
 from tidemill.query.last_values import LastValues, values_before
 from tidemill.query.plan import Plan, with_cells_of
 from tidemill.query.read_plan import QueryReading, reading_of, without_raw
-from tidemill.query.source import Files, RawRequest, RawRows, Scans, Source, literal_path, scans_of
+from tidemill.query.source import Files, RawRequest, RawRows, Scans, Source, scans_of
 from tidemill.storage.tables.part_checksums import checked
 
 if TYPE_CHECKING:
@@ -226,13 +227,12 @@ class DuckReader:
         """With escaped paths, and the rows of raw registered."""
         if scans.raw is not None:
             self._cursor.register(plan_sql.RAW_VIEW, scans.raw)
-        files = [Files(_literal(checked(scan.files.paths)), scan.files.rows) for scan in scans.levels]
+        files = [
+            Files([literal_path(path) for path in checked(scan.files.paths)], scan.files.rows)
+            for scan in scans.levels
+        ]
         levels = [replace(scan, files=each) for scan, each in zip(scans.levels, files, strict=True)]
         return Scans(tuple(levels), scans.raw)
-
-
-def _literal(paths: Sequence[str]) -> list[str]:
-    return [literal_path(path) for path in paths]
 
 
 def _table(cursor: duckdb.DuckDBPyConnection, statement: plan_sql.PlanStatement) -> pa.Table:

@@ -135,8 +135,3 @@ def scans_of(cover: Cover, source: Source) -> tuple[Scan, ...]:
         Scan(level, spans, source.files_for(level.name, spans)) for level, spans in cover.by_level.items()
     )
     return tuple(scan for scan in found if scan.files.paths)
-
-
-def literal_path(path: str) -> str:
-    """The path with its glob characters escaped: DuckDB would expand them."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in path)

@@ -30,7 +30,7 @@ from tidemill.query.dimensions import (
     MetricRows,
 )
 from tidemill.query.plan import Plan
-from tidemill.query.plan_sql import FEW, WIDTH, group_columns, key_columns
+from tidemill.query.plan_sql import FEW, WIDTH, column_of, group_columns, key_columns
 from tidemill.query.source import Scan, Scans
 from tidemill.query.values import ValuePart
 from tidemill.storage.tables.part_checksums import checked
@@ -231,7 +231,7 @@ def _schema(plan: Plan) -> StructType:
     columns |= {each.column: kinds[each.type] for each in plan.dimensions.values()}
     for part in plan.parts:
         if part.measure is not None:
-            columns[_column(part, part.measure)] = _stored_type(part, part.measure)
+            columns[column_of(part, part.measure)] = _stored_type(part, part.measure)
             if part.fold in ("first", "last"):
                 stem = f"{part.measure.column}__{part.fold}"
                 columns |= {f"{stem}_time": t.TimestampType(), f"{stem}_id": t.StringType()}
@@ -240,10 +240,6 @@ def _schema(plan: Plan) -> StructType:
     if plan.percentile:
         columns |= {BINS: t.ArrayType(t.IntegerType()), BIN_COUNTS: t.ArrayType(t.LongType())}
     return t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
-
-
-def _column(part: ValuePart, measure: DeclaredMeasure) -> str:
-    return f"{measure.column}__{'count' if part.fold == 'num' else part.fold}"
 
 
 def _stored_type(part: ValuePart, measure: DeclaredMeasure) -> DataType:
@@ -270,7 +266,7 @@ def _folded(part: ValuePart, plan: Plan) -> Column:
     def of_part(value: Column) -> Column:
         return f.when(_is(rows), value) if several else value
 
-    column = f.col(_quoted(_column(part, part.measure)))
+    column = f.col(_quoted(column_of(part, part.measure)))
     match part.fold:
         case "min":
             return f.min(of_part(column))

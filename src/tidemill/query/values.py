@@ -224,7 +224,7 @@ def _of_value(
         raise _no_value(value, metric, declared.kind)
     if len(value.arguments) > len(named) or len(named) > 1:
         raise QueryError(
-            f"{function} takes no more than a name",
+            f"{function} takes only a name",
             hint=f"write {function} or {function}({measure.name})",
             position=value.position,
         )
@@ -243,7 +243,7 @@ def _of_state(value: Value, declared: StateMetric, metric: str, name: str) -> Va
     rules = [rule.name for rule in declared.rules]
     if value.arguments and value.argument is None:
         raise QueryError(
-            "transitions are of one rule, by its name",
+            "transitions needs the name of one rule",
             hint=f"write transitions or transitions(rule) with rule one of: {', '.join(sorted(rules))}",
             position=value.position,
         )
@@ -257,7 +257,7 @@ def _ratio_of(value: Value, stream: Stream, name: str) -> ValueColumn:
     countable = sorted(each for each, metric in stream.metrics.items() if metric.kind in ("counter", "state"))
     hint = f"write ratio(a, b) with a and b of: {', '.join(countable) or 'none declared'}"
     if len(value.arguments) != 2 or any(isinstance(each, Literally) for each in value.arguments):
-        raise QueryError("a ratio is of two metrics", hint=hint, position=value.position)
+        raise QueryError("a ratio needs two metrics", hint=hint, position=value.position)
     sides = []
     for each in value.arguments:
         assert isinstance(each, Path)
@@ -268,7 +268,7 @@ def _ratio_of(value: Value, stream: Stream, name: str) -> ValueColumn:
             )
         if metric not in countable:
             raise QueryError(
-                f"{metric!r} is a {stream.metrics[metric].kind}: a ratio is of counts",
+                f"{metric!r} is a {stream.metrics[metric].kind}: a ratio needs counts",
                 hint=hint,
                 position=each.position,
             )
@@ -305,7 +305,7 @@ def _quantile(value: Value) -> Fraction | None:
         number = numbers[0].value if len(numbers) == 1 else None
         if isinstance(number, bool) or not isinstance(number, int | Decimal):
             raise QueryError(
-                "percentile needs the share of the samples",
+                "percentile needs a share of the samples",
                 hint="write percentile(0.99), or p99",
                 position=value.position,
             )

@@ -89,7 +89,7 @@ def arrivals_of(
     """The arrivals for `tenants`. With `whole`, also records in quarantine that name no tenant, and slices
     are read again even if no tenant is known to have the event."""
     accepted = list(_accepted(warehouse, stream, event_id, tenants))
-    held = _held(warehouse.snapshot("quarantine", stream.name), event_id, tenants, whole=whole)
+    held = _in_quarantine(warehouse.snapshot("quarantine", stream.name), event_id, tenants, whole=whole)
     refused = [_refused(warehouse, row) for row in held.select(_REFUSED).to_pylist()]
     known = {(one.entry.id, one.line) for one in (*accepted, *refused) if one is not None}
     first = min((one.entry.seq for one in accepted), default=0)
@@ -131,7 +131,7 @@ def _in_runs(
         except FileNotFoundError:
             continue
     raise StorageError(
-        f"the memory of the gate of {stream} changes faster than it can be read",
+        f"the index of accepted ids of {stream} changes faster than it can be read",
         hint="try again; if it stays, `tidemill repair --explain` says what is damaged",
     )
 
@@ -152,7 +152,9 @@ def _in_run(
 _REFUSED: Final = ["slice", "line", "tenant", "outcome", "reason", "detail"]
 
 
-def _held(snapshot: Snapshot | None, event_id: str, tenants: Sequence[str], *, whole: bool) -> pa.Table:
+def _in_quarantine(
+    snapshot: Snapshot | None, event_id: str, tenants: Sequence[str], *, whole: bool
+) -> pa.Table:
     """Rows of quarantine that name the event."""
     found = [QUARANTINE.empty_table()]
     for path in snapshot.paths(snapshot.select()) if snapshot is not None else ():

@@ -228,7 +228,7 @@ class PackedFooter:
 
     @staticmethod
     def of(stream: str, slices: Mapping[str, str], created_at: int, *, packed: bool) -> PackedFooter:
-        """For a part with rows of these slices (and their batches), which are packed thereby or still
+        """For a part with rows of these slices (and their batches), which this part packs, or which still
         wait."""
         batches: dict[str, list[str]] = {}
         for name, batch in sorted(slices.items()):
@@ -372,8 +372,8 @@ class StandInFooter:
             stream=text_in(footer, "stream", ""),
             kind=text_in(footer, "kind"),
             progress=None if progress is None else ProgressAt.from_footer(as_fields(progress, "progress")),
-            packed=_gone(footer, PACKED),
-            expired=_gone(footer, EXPIRED),
+            packed=_gone_parts(footer, PACKED),
+            expired=_gone_parts(footer, EXPIRED),
             keys=texts_in(footer, "keys") if "keys" in footer else (),
         )
 
@@ -442,7 +442,7 @@ def _column(entry: Footer) -> RawColumn:
     return RawColumn(column, texts_in(entry, "path"))
 
 
-def _gone(footer: Footer, why: str) -> tuple[GonePart, ...]:
+def _gone_parts(footer: Footer, why: str) -> tuple[GonePart, ...]:
     recorded = items_in(footer, why) if why in footer else []
     return tuple(GonePart.from_footer(as_fields(one, why)) for one in recorded)
 

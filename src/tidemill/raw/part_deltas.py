@@ -1,6 +1,7 @@
 """The deltas of a part of raw: from its columns, or from its payloads where columns say less.
 
-Deltas were checked by the gate. A record that is no delta was accepted under another declaration: an error.
+Deltas were checked by the gate. A record that is not a delta was accepted under another declaration, which is
+an error.
 """
 
 from __future__ import annotations

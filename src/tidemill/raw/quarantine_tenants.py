@@ -1,4 +1,4 @@
-"""The tenant of a record in quarantine: as the record names it, else that of its sender's token.
+"""The tenant of a record in quarantine: as the record names it, else the tenant of its sender's token.
 
 Pure. Records with neither are visible only to callers that may see all tenants.
 """

@@ -55,8 +55,8 @@ def part_facts(path: str) -> Iterator[PartFacts]:
 
 
 def held_facts(path: str) -> Iterator[PartFacts]:
-    """A kernel: facts about the rows of a raw part, wherever they are recorded; for expired ones as they
-    were."""
+    """A kernel: facts about the rows of a raw part, from the part itself or from its stand-in; expired rows
+    as they were."""
     footer = raw_footer(path)
     if isinstance(footer, StandInFooter):
         yield from _recorded(path, footer, footer.expired)
@@ -122,7 +122,7 @@ def as_recorded(facts: PartFacts, path: str) -> GonePart:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MovedPart:
     """A part whose rows move elsewhere, with what is to be recorded for it."""
 
     path: str
@@ -138,7 +138,7 @@ class Held:
         return self.recorded.bounds
 
 
-def held_part(path: str) -> Iterator[Held]:
+def moved_part(path: str) -> Iterator[MovedPart]:
     """A kernel: `as_recorded` of `held_facts`, without processing every tile."""
     accepted, lates, bounds, steps = {}, {}, {}, {}
     by_day: dict[str, dict[int, int]] = {}
@@ -150,7 +150,7 @@ def held_part(path: str) -> Iterator[Held]:
         days, counts = np.unique(times // DAY, return_counts=True)
         by_day[name] = dict(zip(days.tolist(), counts.tolist(), strict=True))
     footer = {key: value for key, value in read_footer(path).items() if key != COLUMNS}
-    yield Held(path, by_day, GonePart(footer, accepted, lates, bounds, steps))
+    yield MovedPart(path, by_day, GonePart(footer, accepted, lates, bounds, steps))
 
 
 def steps_of(numbers: Ints) -> list[int]:

@@ -114,14 +114,14 @@ def plan_retraction(warehouse: Warehouse, slice_id: str, reason: str, now: int) 
             hint="`tidemill ledger --status retracted` lists them; its records can land again in other bytes",
         )
     entries = warehouse.state.slices(stream)
-    held = _held(warehouse, stream, entries) if entry.slice.source == REPLAY else {}
+    held = _quarantined_rows(warehouse, stream, entries) if entry.slice.source == REPLAY else {}
     rules, in_order = TimeRules.of(declared), declared.in_order
     plan = plan_over(entries, entry, reason.strip(), now, rules=rules, held=held, in_order=in_order)
     _check_not_sealed(warehouse, plan, entries)
     return plan
 
 
-def _held(warehouse: Warehouse, stream: str, entries: Sequence[SliceEntry]) -> dict[str, int]:
+def _quarantined_rows(warehouse: Warehouse, stream: str, entries: Sequence[SliceEntry]) -> dict[str, int]:
     """Rows in quarantine by slice. Those that have expired would be gone anyway."""
     expired = warehouse.expiries.horizons(stream).get(QUARANTINE, MIN_INSTANT)
     old = {e.id: e.counts.conflict + e.counts.rejected for e in entries if e.slice.arrival < expired}
@@ -160,7 +160,7 @@ def plan_over(
     """The plan, from the ledger of the stream alone (`held`: for a replayed slice, rows in quarantine by
     slice; `rules`: what the stream declares about event time; `in_order`: its metrics depend on earlier
     events)."""
-    undone, why = _reach(entries, entry, rules, in_order=in_order)
+    undone, why = _affected_batches(entries, entry, rules, in_order=in_order)
     if entry.slice.source == REPLAY and (replayed := _replayed_batches(entries, entry, held) - undone):
         undone |= replayed
         why += "; records that it replayed from quarantine are decided in their first slice"
@@ -178,7 +178,7 @@ def plan_over(
     return RetractionPlan(entry, reason, at, why, steps)
 
 
-def _reach(
+def _affected_batches(
     entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules, *, in_order: bool
 ) -> tuple[set[str], str]:
     """The batches to undo: the slice's own, and all later ones if anything in them may depend on it."""
@@ -213,13 +213,13 @@ def _why_later(
             return f"slice {e.id[:12]} has duplicates or conflicts, which may be with it"
     if gone.observed is None:
         return None  # nothing of it was accepted, so no clock moved
-    met = _met_it(entries, gone, rules)
+    met = _other_watermark(entries, gone, rules)
     if met is not None:
         return f"slice {met[:12]} met the watermark that it left"
-    return _must_follow(entries, gone, later)
+    return _later_progress(entries, gone, later)
 
 
-def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -> str | None:
+def _other_watermark(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -> str | None:
     """The first slice that is not decided again anyway and met another watermark than it would have met
     without the retracted one. The size limit of the buffer is ignored: without a slice it releases less, so
     if no slice met what it released, none will."""
@@ -239,7 +239,9 @@ def _met_it(entries: Sequence[SliceEntry], gone: SliceEntry, rules: TimeRules) -
     return None
 
 
-def _must_follow(entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry]) -> str | None:
+def _later_progress(
+    entries: Sequence[SliceEntry], gone: SliceEntry, later: Sequence[SliceEntry]
+) -> str | None:
     """Later batches recorded the progress of its source, which depends on the slice to the end."""
     assert gone.observed is not None
     source = [e for e in entries if e.slice.source == gone.slice.source and e.status is SliceStatus.ACCEPTED]

@@ -94,5 +94,5 @@ def _check_host(request: Request) -> None:
     if request.headers.get("origin", f"http://{host}") != f"http://{host}":
         raise ForbiddenError(
             "the request comes from a web page of another site",
-            hint="without tokens only the console asks; make a token with `tidemill token create`",
+            hint="without tokens only the console may do that: run `tidemill token create`",
         )

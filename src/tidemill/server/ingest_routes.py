@@ -186,7 +186,7 @@ def _media(request: Request) -> str:
     media = media_type(headers.get("content-type"))
     if "ce-specversion" in headers and not media.startswith("application/cloudevents"):
         raise MediaTypeError(  # its id and its time would be lost
-            "CloudEvents in binary mode, with their attributes in headers, are not read",
+            "CloudEvents in binary mode, with their attributes in headers, are not supported",
             where="ce-specversion",
             hint="send them in structured mode (application/cloudevents+json), or batched",
         )

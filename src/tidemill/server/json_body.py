@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 
+from tidemill.formats.json_values import unique_members
 from tidemill.model.errors import InputError, MediaTypeError
 from tidemill.model.names import is_unicode
 from tidemill.server.request_body import HeldMemory, body
@@ -28,7 +30,7 @@ async def body_of(request: Request, readers: Readers, *known: str) -> Document:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" or request.headers.get("content-encoding", "identity") != "identity":
         raise MediaTypeError(
-            f"a body of type {media[:60] or 'none'!r} is not read",
+            f"a body of type {media[:60] or 'none'!r} is not supported",
             hint="send application/json, as it is: without Content-Encoding",
         )
     gateway = readers.service.gateway
@@ -72,12 +74,6 @@ def wrong(name: str, what: str) -> InputError:
 def loaded(content: bytes) -> Document:
     """One JSON object with exact numbers, each key once."""
 
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise ValueError("a key is given twice in one object")
-        return found
-
     def number(text: str) -> int | Decimal:
         if len(text) > _DIGITS:
             raise ValueError("a number is too long")
@@ -88,7 +84,11 @@ def loaded(content: bytes) -> Document:
 
     try:
         document = json.loads(
-            content, parse_float=number, parse_int=number, parse_constant=constant, object_pairs_hook=once
+            content,
+            parse_float=number,
+            parse_int=number,
+            parse_constant=constant,
+            object_pairs_hook=partial(unique_members, shown=80),
         )
         if not is_unicode(json.dumps(document, ensure_ascii=False, default=str)):
             raise ValueError("a text in it has half of a surrogate pair")

@@ -1,6 +1,6 @@
 """Objects that are in storage already, registered as slices with the time that they cover.
 
-Only what lies in a folder that the project names can be registered, wherever links may lead.
+Only files inside a folder that the project names can be registered; links out of it are refused.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def _post_slice(request: Request) -> Response:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise MediaTypeError(
-            f"a body of type {media[:80]!r} is not read",
+            f"a body of type {media[:80]!r} is not supported",
             where="Content-Type",
             hint="set Content-Type to application/json",
         )
@@ -86,7 +86,7 @@ def _check_allowed(service: Service, principal: Principal) -> None:
     if principal.tenant is not None:
         raise ForbiddenError(
             "an object can hold events of any tenant",
-            hint="use an operator's token: one that is made without --tenant",
+            hint="use an operator's token: `tidemill token create --all-tenants`",
         )
     if not service.project.gateway.objects:
         raise ForbiddenError(
@@ -106,7 +106,7 @@ def _fields(content: bytes) -> Mapping[str, object]:
         raise InputError("the body is not a JSON object", where="body", hint=hint)
     for name in found:
         if name not in _FIELDS:
-            raise InputError(f"{name[:60]!r} is not a field of it", where=name[:60], hint=hint)
+            raise InputError(f"{name[:60]!r} is not a known field", where=name[:60], hint=hint)
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -151,7 +151,7 @@ def _land(service: Service, stream: Stream, fields: Mapping[str, object]) -> Lan
 def _text(fields: Mapping[str, object], name: str) -> str | None:
     found = fields.get(name)
     if found is not None and (not isinstance(found, str) or not found.strip() or "\0" in found):
-        raise InputError(f"{name} is not a text", where=name, hint="write some text, or leave it out")
+        raise InputError(f"{name} is not a string", where=name, hint="write some text, or leave it out")
     return found
 
 
@@ -167,7 +167,7 @@ def _bounds(stream: Stream, fields: Mapping[str, object]) -> Interval:
 def _instant(fields: Mapping[str, object], name: str) -> int:
     found = fields.get(name)
     if not isinstance(found, str):
-        what = "is missing" if found is None else "is not a text"
+        what = "is missing" if found is None else "is not a string"
         raise InputError(f"{name} {what}", where=name, hint="an instant: 2026-01-05T10:00:00Z")
     try:
         return parse_bound(found)

@@ -11,8 +11,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tidemill.ingest.arguments import span
 from tidemill.model.errors import InputError
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
+from tidemill.model.time import Interval, parse_instant
 from tidemill.pipeline.documents import shapes
 from tidemill.pipeline.documents import windows as plain
 from tidemill.raw.quarantine import REASONS
@@ -140,7 +141,4 @@ class _Operations:
 def _span(start: str | None, end: str | None) -> Interval | None:
     if start is None and end is None:
         return None
-    return Interval(
-        MIN_INSTANT if start is None else parse_instant(start),
-        MAX_INSTANT if end is None else parse_instant(end),
-    )
+    return span(start, end)

@@ -71,7 +71,7 @@ class OutcomeWaiters:
             try:
                 done = await run_in_threadpool(self._query, waiting)
             except TidemillError as error:  # the events are durable anyway
-                log.warning("outcomes cannot be looked at: %s", error)
+                log.warning("outcomes cannot be read: %s", error)
                 done = []
             for waiter in done:
                 if not waiter.future.done() and waiter.receipt is not None:

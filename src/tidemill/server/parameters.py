@@ -156,6 +156,8 @@ def position_of(of: str, cursor: str, *kinds: type) -> tuple[int | str, ...]:
         or any(isinstance(value, int) and abs(value) >= 1 << 63 for value in values)
     ):
         raise InputError(
-            "this is no cursor of this list", where="cursor", hint="leave it out to begin with the first page"
+            "this is not a cursor of this list",
+            where="cursor",
+            hint="leave it out to begin with the first page",
         )
     return tuple(values[1:])

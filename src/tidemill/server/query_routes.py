@@ -355,7 +355,7 @@ class _QueryRoutes:
             found.completeness.check()
         if found.table.num_rows > MOST_ROWS:
             raise QueryError(
-                f"the answer has {found.table.num_rows:,} rows, and here it can have {MOST_ROWS:,}",
+                f"the answer has {found.table.num_rows:,} rows; at most {MOST_ROWS:,} are sent",
                 hint="use LIMIT, a longer INTERVAL, a shorter span or fewer groups",
             )
         return declared, found
@@ -421,7 +421,7 @@ class _QueryRoutes:
                 found.completeness.check()
             if found.cursor is not None:
                 found = replace(found, cursor=self._readers.sealed(found.cursor, principal))
-            document = plain.found(declared.name, found)
+            document = plain.page(declared.name, found)
             rows = document["rows"]
             assert isinstance(rows, list)
             visible = [tenancy.without(row, tenancy.NOT_OF_ROW, declared, principal) for row in rows]

@@ -137,7 +137,7 @@ def _check_length(request: Request, limit: int) -> None:
     if text is None:
         return
     if not (text.isascii() and text.isdigit()):
-        raise InputError(f"Content-Length is {text!r}", hint="it is the number of bytes of the body")
+        raise InputError(f"Content-Length is {text!r}", hint="give the number of bytes of the body")
     if int(text[:20]) > limit:
         raise _too_large(limit)
 

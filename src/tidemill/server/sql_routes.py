@@ -171,7 +171,7 @@ def _document(answer: SqlAnswer) -> Document:
     rows = answer.table.num_rows
     if rows > MOST_ROWS:
         raise QueryError(
-            f"the answer has {rows:,} rows, and as JSON it can have {MOST_ROWS:,}",
+            f"the answer has {rows:,} rows; as JSON at most {MOST_ROWS:,} are sent",
             hint="use LIMIT, or ask for format=csv, parquet or arrow",
         )
     return plain.answer(answer)

@@ -161,7 +161,7 @@ def _offset(text: str) -> int:
         raise InputError(
             f"{text[:40]!r} is not the id of an event",
             where="Last-Event-ID",
-            hint="it is the id of an event; 0 begins with the first",
+            hint="use the id of an event, or 0 to begin with the first",
         )
     return int(text)
 

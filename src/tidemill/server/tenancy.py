@@ -70,7 +70,7 @@ def tenants_of(caller: Principal, tenant: str | None, *, all_tenants: bool) -> T
     tenants."""
     if all_tenants and caller.tenant is not None:
         raise ForbiddenError(
-            "the token is that of one tenant",
+            "the token is for one tenant",
             hint=f"leave all_tenants out: the tenant is {caller.tenant!r}",
         )
     found = tenant_for(caller, tenant)
@@ -94,11 +94,11 @@ def for_tenant(found: AnswerT, stream: Stream, caller: Principal) -> AnswerT:
 
 
 def pending_for(found: Sequence[Pending], stream: Stream, caller: Principal) -> tuple[Pending, ...]:
-    """What is pending, as the caller may see it: in a shared stream only of which kind it is."""
+    """What is pending, as the caller may see it: in a shared stream only its kind."""
     if not shares(stream, caller):
         return tuple(found)
     kinds = dict.fromkeys(one.what for one in found)
-    return tuple(Pending(what, None, _PENDING[what], "It is dealt with by the next rounds") for what in kinds)
+    return tuple(Pending(what, None, _PENDING[what], "The next rounds take care of it") for what in kinds)
 
 
 def past_for(document: Fields, stream: Stream, caller: Principal) -> Fields:
@@ -115,7 +115,7 @@ def tenant_for(caller: Principal, question: str | None) -> str | None:
         return question
     if question is not None and question != caller.tenant:
         raise ForbiddenError(
-            "the token is that of another tenant", hint=f"leave the tenant out: it is {caller.tenant!r}"
+            "the token is for another tenant", hint=f"leave the tenant out: it is {caller.tenant!r}"
         )
     return caller.tenant
 
@@ -124,8 +124,8 @@ def check_operator(caller: Principal, what: str) -> None:
     """ForbiddenError unless the caller is an operator: for data that belongs to no single tenant."""
     if caller.tenant is not None:
         raise ForbiddenError(
-            f"{what} are about all tenants, and the token is that of one",
-            hint="use an operator's token: `tidemill token create` without --tenant",
+            f"{what} are about all tenants, but the token is for one",
+            hint="use an operator's token: `tidemill token create --all-tenants`",
         )
 
 
@@ -133,8 +133,8 @@ def check_whole(stream: Stream, caller: Principal, what: str) -> None:
     """ForbiddenError for a tenant of a shared stream: for facts about the stream as a whole."""
     if shares(stream, caller):
         raise ForbiddenError(
-            f"{what} of {stream.name} are about all its tenants, and the token is that of one",
-            hint="use an operator's token: `tidemill token create` without --tenant",
+            f"{what} of {stream.name} are about all its tenants, but the token is for one",
+            hint="use an operator's token: `tidemill token create --all-tenants`",
         )
 
 

@@ -75,7 +75,7 @@ class _BrokenOffError(OSError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundObject:
     """An object, as a listing shows it."""
 
     key: str
@@ -100,7 +100,7 @@ class Bucket:
 
     # -- reading: retried when a response is cut off
 
-    def find(self, key: str) -> Found | None:
+    def find(self, key: str) -> FoundObject | None:
         import obstore
 
         try:
@@ -129,18 +129,18 @@ class Bucket:
         if written != got.meta["size"]:
             raise _BrokenOffError
 
-    def objects(self, prefix: str, after: str | None = None) -> list[Found]:
+    def objects(self, prefix: str, after: str | None = None) -> list[FoundObject]:
         """All objects whose keys begin with `prefix` and a slash, in the order of their keys; only those
         after a key, if one is given."""
         import obstore
 
-        def listed() -> list[Found]:
+        def listed() -> list[FoundObject]:
             pages = obstore.list(self._store, prefix or None, offset=after, chunk_size=1000)
             return [_found(one["path"], one) for page in pages for one in page]
 
         return sorted(self._read("list", prefix, listed), key=lambda one: one.key)
 
-    def children(self, prefix: str) -> tuple[list[str], list[Found]]:
+    def children(self, prefix: str) -> tuple[list[str], list[FoundObject]]:
         """The names of the folders directly under `prefix`, and the objects there."""
         import obstore
 
@@ -233,9 +233,9 @@ class Bucket:
         return BucketError(f"cannot {act} {self.url}/{key}: {reason}")
 
 
-def _found(key: str, meta: ObjectMeta) -> Found:
+def _found(key: str, meta: ObjectMeta) -> FoundObject:
     modified = round(meta["last_modified"].timestamp() * 1_000_000) * 1000
-    return Found(key, meta["size"], modified, zlib.crc32((meta["e_tag"] or "").encode()))
+    return FoundObject(key, meta["size"], modified, zlib.crc32((meta["e_tag"] or "").encode()))
 
 
 def _connect(url: str) -> ObjectStore:
@@ -256,7 +256,7 @@ def _connect(url: str) -> ObjectStore:
     return store
 
 
-def again(work: Callable[[], Result]) -> Result:
+def read_again(work: Callable[[], Result]) -> Result:
     """The result of a read by deltalake, repeated when a response of a bucket was cut off."""
     for _ in range(_TRIES - 1):
         try:

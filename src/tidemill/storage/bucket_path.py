@@ -34,7 +34,7 @@ from tidemill.model.errors import ConflictError
 from tidemill.model.names import BUCKET_FOLDER, SHARED_STAGING, bucket_address
 from tidemill.model.time import MINUTE
 from tidemill.storage import layout
-from tidemill.storage.bucket import Bucket, BucketError, Found, storage_options
+from tidemill.storage.bucket import Bucket, BucketError, FoundObject, storage_options
 
 _FRESH: Final = 10 * MINUTE  # a copy that was used so recently stays, however full the disk is
 _deletes: Final[dict[str, Callable[[], None]]] = {}  # by local folder: raises if nothing may be deleted
@@ -472,7 +472,7 @@ def _bring_up_to_date(path: BucketPath) -> Path | None:
     return copy
 
 
-def _unknown_pieces(path: BucketPath) -> tuple[int, int, list[tuple[int, Found]]]:
+def _unknown_pieces(path: BucketPath) -> tuple[int, int, list[tuple[int, FoundObject]]]:
     """The generation of a log, how many bytes of the copy this process has compared with the bucket, and the
     pieces after these: a log may have many, and most of the time all but the last are known."""
     known = _compared.get(path)
@@ -502,7 +502,7 @@ def _read_piece(path: BucketPath, generation: int, key: str) -> bytes | None:
     return None
 
 
-def _pieces(path: BucketPath, after: str | None = None) -> list[tuple[int, int, Found]]:
+def _pieces(path: BucketPath, after: str | None = None) -> list[tuple[int, int, FoundObject]]:
     """The generation and the offset of each object of a log, in their order; only those after a key, if one
     is given."""
     return [(*_position(one.key), one) for one in path.bucket.objects(path.key, after=after)]
@@ -547,8 +547,8 @@ def append_to_log(path: BucketPath, content: bytes, at: int) -> bool:
 
 
 def _next_piece(path: BucketPath, generation: int, at: int) -> str:
-    """The key of what is written next to a log that has `at` bytes. A generation that was begun without any
-    content has an object at its beginning all the same, so what follows it begins another generation."""
+    """The key of what is written next to a log that has `at` bytes. A generation that was begun without
+    content also has an object at its beginning, so the next write begins another generation."""
     if at == 0 and path.bucket.find(_piece(path, generation, 0)) is not None:
         return _piece(path, generation + 1, 0)
     return _piece(path, generation, at)

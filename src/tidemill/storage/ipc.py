@@ -1,4 +1,4 @@
-"""Arrow files by which one step of a job hands a table to the next; they are memory-mapped when read.
+"""Arrow files in which one step of a job passes a table to the next; they are memory-mapped when read.
 
 They are temporary: nothing is synced, and what a crash leaves is removed with its folder.
 """

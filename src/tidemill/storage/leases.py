@@ -116,14 +116,14 @@ class HeldLeases:
     # -- checking
 
     def tenure_of(self, file: Path) -> Tenure | None:
-        """What is known about the stream that the file is of; None: files must be looked at."""
+        """What is known about the stream of a file; None: the file must be looked at."""
         if not isinstance(file, BucketPath):
             return None
         warehouse, stream = file.of_stream()
         return self._tenures.get(stream) if warehouse == str(self._warehouse) else None
 
     def check(self, file: Path) -> None:
-        """LeaseLostError if any lease was taken over; the stream that the file is of must be one of them."""
+        """LeaseLostError if any lease was taken over; they must include the lease of the file's stream."""
         stream = file.relative_to(self._warehouse).parts[1]
         assert stream in self.numbers, f"{stream} is worked on without a lease"
         self.confirm()
@@ -199,8 +199,8 @@ def check_commit(table: Path) -> None:
 
 
 def tenure_of(file: Path) -> Tenure | None:
-    """What the current thread knows about the stream that a file is of, because it holds its lease; None:
-    it must look."""
+    """What the current thread knows about the stream of a file because it holds the lease; None: it must
+    look."""
     held = _CURRENT.get()
     return None if held is None else held.tenure_of(file)
 

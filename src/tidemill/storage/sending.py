@@ -102,5 +102,5 @@ def check_sent(url: str, files: Mapping[str, ToSend]) -> None:
         raise ConflictError(
             f"{len(wrong)} objects are not what was sent, {wrong[0]} first",
             where=url,
-            hint="run the same again; leave the bucket to it meanwhile",
+            hint="run the same again; let nothing else write to the bucket meanwhile",
         )

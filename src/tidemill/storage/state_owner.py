@@ -64,9 +64,9 @@ def confirm(warehouse: Path) -> None:
 
 @contextmanager
 def claimed(warehouse: Path, title: str | None) -> Iterator[bool]:
-    """Inside it a new state is made, and nobody commits anything that is based on another one; whether there
-    was another one, of whose commits some may be under way. Call `settle` at the end of the body. If it
-    raises, the old state is in use again."""
+    """Inside the block a new state is made, and commits that are based on another state are refused. Yields
+    whether there was another state: some of its commits may be under way. Call `settle` at the end of the
+    body. If it raises, the old state is in use again."""
     owner = layout.state_owner(warehouse)
     if not isinstance(owner, BucketPath):
         yield False

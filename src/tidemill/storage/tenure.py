@@ -31,7 +31,7 @@ class Tenure:
     doubted: set[Path] = field(default_factory=set)  # tables to which a commit may still arrive
     intact: dict[Path, frozenset[str]] = field(default_factory=dict)  # by folder, files that were checked
 
-    def saw(self, table: Path, version: int) -> None:
+    def record_seen(self, table: Path, version: int) -> None:
         """The newest version of a table, as read or committed."""
         if table not in self.doubted:
             self.versions[table] = version

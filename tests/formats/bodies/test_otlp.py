@@ -479,7 +479,7 @@ def test_a_request_that_is_not_one_is_refused_whole(content, message):
 def test_protobuf_that_is_none_is_refused_whole():
     content = logs_request(GOOD).SerializeToString()
     for damaged in (content[:-1], b"\xff" * 10, b'{"resourceLogs":[]}'):
-        with pytest.raises(InputError, match="not the protobuf message that belongs here"):
+        with pytest.raises(InputError, match="not the expected protobuf message"):
             read_otlp(damaged, "protobuf", "logs", stream_of(), Requests(), None, "otlp")
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from tidemill.outputs.datasets.checksums import FIELD, UNSET, checksum_of, state_in, stated_in
+from tidemill.outputs.datasets.checksums import FIELD, UNSET, checksum_of, enter_checksum, stored_checksum
 
 SCHEMA = pa.schema([pa.field("id", pa.string()), pa.field("n", pa.int64())])
 ROWS = pa.table({"id": ["a", "b"], "n": [1, 2]}, SCHEMA)
@@ -29,7 +29,7 @@ def written(path: Path, schema: pa.Schema, **said: object) -> bytes:
 def dataset(tmp_path: Path) -> Path:
     path = tmp_path / "r1.arrow"
     written(path, SCHEMA, **{FIELD: UNSET, "rows": 2})
-    state_in(path)
+    enter_checksum(path)
     return path
 
 
@@ -37,9 +37,9 @@ def test_a_file_states_the_sum_of_its_bytes_with_zeros_for_the_digits(tmp_path: 
     path = tmp_path / "r1.arrow"
     before = written(path, SCHEMA, **{FIELD: UNSET, "rows": 2})
     expected = f"{zlib.crc32(before):08x}"
-    assert state_in(path) == expected
+    assert enter_checksum(path) == expected
     assert path.read_bytes() == before.replace(f'"{UNSET}"'.encode(), f'"{expected}"'.encode())
-    assert (stated_in(path), checksum_of(path).found) == (expected, expected)
+    assert (stored_checksum(path), checksum_of(path).computed) == (expected, expected)
     assert checksum_of(path).is_whole()
     assert checksum_of(path).is_whole(expected)
     assert not checksum_of(path).is_whole("12345678")
@@ -49,7 +49,7 @@ def test_any_arrow_reader_opens_it(dataset: Path) -> None:
     with pa.OSFile(str(dataset)) as source, ipc.open_file(source) as reader:
         found = reader.read_all()
     assert found.to_pylist() == ROWS.to_pylist()
-    assert json.loads(found.schema.metadata[b"tidemill"])[FIELD] == stated_in(dataset)
+    assert json.loads(found.schema.metadata[b"tidemill"])[FIELD] == stored_checksum(dataset)
 
 
 def test_each_flipped_bit_is_found(dataset: Path) -> None:
@@ -62,7 +62,7 @@ def test_each_flipped_bit_is_found(dataset: Path) -> None:
 
 
 def test_each_cut_is_found(dataset: Path) -> None:
-    content, whole = dataset.read_bytes(), checksum_of(dataset).found
+    content, whole = dataset.read_bytes(), checksum_of(dataset).computed
     for end in range(len(content)):
         dataset.write_bytes(content[:end])
         assert not checksum_of(dataset).is_whole(whole), end
@@ -72,7 +72,7 @@ def test_a_file_of_an_earlier_version_states_none(tmp_path: Path) -> None:
     path = tmp_path / "r1.arrow"
     content = written(path, SCHEMA, rows=2)
     found = checksum_of(path)
-    assert (found.found, found.stated, stated_in(path)) == (f"{zlib.crc32(content):08x}", (), None)
+    assert (found.computed, found.stored, stored_checksum(path)) == (f"{zlib.crc32(content):08x}", (), None)
     assert found.is_whole()
 
 
@@ -82,6 +82,6 @@ def test_a_description_that_looks_like_a_checksum_is_left_as_it_is(tmp_path: Pat
     comment = {"comment": f'see "{FIELD}":"{UNSET}" of the file'}
     described = pa.schema([SCHEMA.field("id").with_metadata(comment), SCHEMA.field("n")])
     content = written(path, described, **{FIELD: UNSET, "rows": 2})
-    assert state_in(path) == f"{zlib.crc32(content):08x}"
+    assert enter_checksum(path) == f"{zlib.crc32(content):08x}"
     assert path.read_bytes() == content
-    assert stated_in(path) is None
+    assert stored_checksum(path) is None

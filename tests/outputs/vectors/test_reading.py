@@ -293,7 +293,7 @@ def test_what_neither_chain_nor_raw_tells_is_refused(bench: Bench) -> None:
     )
     kept = gone.vectors("moves", ["v"], BEGIN + 5 * SECOND)
     assert kept == mill.vectors("moves", ["v"], BEGIN + 5 * SECOND)
-    with pytest.raises(NotFoundError, match="raw before 2024-01-15T10:00:02Z is gone"):
+    with pytest.raises(NotFoundError, match="raw before 2024-01-15T10:00:02Z has expired"):
         gone.vectors("moves", ["v"], BEGIN + SECOND)
 
 

@@ -69,9 +69,9 @@ def explanation(of: Explanation) -> View:
     yield line(escaped(str(of), lines=True))
 
 
-def found(of: SearchPage) -> View:
-    yield _found(of.rows) if of.rows.num_rows else line("no events")
-    yield line((_found_facts(of), "dim"))
+def search_page(of: SearchPage) -> View:
+    yield _search_rows(of.rows) if of.rows.num_rows else line("no events")
+    yield line((_search_facts(of), "dim"))
     yield from _completeness(of.completeness)
     if of.cursor is not None:
         yield line("next page: ", (f"--cursor {of.cursor}", "bold"))
@@ -103,7 +103,7 @@ def _facts(answer: Answer) -> str:
     )
 
 
-def _found(rows: pa.Table) -> Table:
+def _search_rows(rows: pa.Table) -> Table:
     table = listing("time", "tenant", "id", "type", "payload")
     for row in rows.to_pylist():
         text = escaped(row["payload"] or "")
@@ -114,7 +114,7 @@ def _found(rows: pa.Table) -> Table:
     return table
 
 
-def _found_facts(of: SearchPage) -> str:
+def _search_facts(of: SearchPage) -> str:
     """Return how many events were found, and how much was read for them."""
     total = "" if of.total is None else f" of {of.total:,}"
     return "; ".join([f"{many(of.rows.num_rows, 'event')}{total}", *_took(of.facts)])

@@ -46,7 +46,7 @@ _FLAT: Final = (
 def columnar_rows(
     content: bytes, media: str, stream: Stream, limits: Requests, tenant: str | None
 ) -> tuple[int, tuple[int, ...]]:
-    """The number of rows, and the positions of those that name no tenant."""
+    """The number of rows, and the positions of the rows that name no tenant."""
     if not content.startswith(_MAGIC[media]):
         raise InputError(
             f"the body does not begin as {media} does", where="body", hint="set Content-Type to what it is"
@@ -113,7 +113,7 @@ def _check_pieces(pieces: int, columns: int, media: str) -> None:
 def _check_size(size: int, limits: Requests) -> None:
     if size > limits.body:
         raise TooLargeError(
-            f"the rows are more than {limits.body} bytes when they are unpacked",
+            f"the rows are more than {limits.body} bytes once they are unpacked",
             where="body",
             hint="send fewer rows in a request, or allow more with gateway.requests.body",
         )
@@ -143,7 +143,7 @@ def _readable(media: str) -> Iterator[None]:
         raise InputError(
             f"the body is not a whole {media}: {lines[0] if lines else type(error).__name__}",
             where="body",
-            hint="it is damaged or cut off, or uses what this reader does not know: write it again",
+            hint="it is damaged or cut off, or uses a feature that this reader lacks: write it again",
         ) from None
 
 

@@ -20,9 +20,9 @@ def decompressed(content: bytes, encoding: str | None, limit: int) -> bytes:
     name = _ALIASES.get(name, name)
     if name not in ENCODINGS:
         raise MediaTypeError(
-            f"a body in the encoding {encoding!r} is not read",
+            f"a body in the encoding {encoding!r} is not supported",
             where="Content-Encoding",
-            hint=f"use one of {', '.join(ENCODINGS)}; several, one over another, are not read",
+            hint=f"use one of {', '.join(ENCODINGS)}; only one at a time",
         )
     if name == "identity":
         check_size(content, limit)

@@ -194,7 +194,7 @@ def utf8_text(content: bytes) -> bytes:
     UTF-8 pass as long as records can be separated: the gate rejects their record."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content[:2]:
         raise InputError(
-            "the body is in UTF-16 or UTF-32", where="body", hint="send it in UTF-8, which is what JSON is in"
+            "the body is in UTF-16 or UTF-32", where="body", hint="send it in UTF-8, the encoding of JSON"
         )
     return content.removeprefix(codecs.BOM_UTF8)
 

@@ -93,7 +93,7 @@ def beyond(broken: int, position: int, limits: Requests) -> TooLargeError:
     """The error for the event at a position (from 0) that is beyond a limit."""
     if broken == TOO_DEEP:
         message = f"the event is nested more than {limits.depth} deep"
-        hint = "send it flatter, or allow more with gateway.requests.depth"
+        hint = "nest it less, or allow more with gateway.requests.depth"
     else:
         message = f"a text of the event is longer than {limits.field} bytes"
         hint = "send less, or allow more with gateway.requests.field"

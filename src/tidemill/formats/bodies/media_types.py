@@ -71,13 +71,13 @@ def media_type(content_type: str | None) -> str:
     name, *parameters = content_type.split(";")
     media = name.strip().lower()
     if media not in MEDIA_TYPES:
-        raise _unread(f"a body of type {name.strip()[:80]!r} is not read")
+        raise _unread(f"a body of type {name.strip()[:80]!r} is not supported")
     for parameter in parameters:
         key, _, value = parameter.partition("=")
         charset = value.strip().strip('"').lower()
         if key.strip().lower() == "charset" and charset not in _CHARSETS:
             raise MediaTypeError(
-                f"a body in {charset[:40]!r} is not read", where="Content-Type", hint="send it in utf-8"
+                f"a body in {charset[:40]!r} is not supported", where="Content-Type", hint="send it in utf-8"
             )
     return media
 

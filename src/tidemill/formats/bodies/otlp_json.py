@@ -64,10 +64,10 @@ def read_json(content: bytes, signal: str, depth: Depth) -> Entries:
             scope = _scope(_object(part, "scope"), _text(part, "schemaUrl"), depth)
             origin = OtlpOrigin(resource, scope)
             for value in _array(part, inner):
-                yield origin, _one(value, inner, read, depth)
+                yield origin, _entry(value, inner, read, depth)
 
 
-def _one(value: object, key: str, read: Reader, depth: Depth) -> Log | Span | InputError:
+def _entry(value: object, key: str, read: Reader, depth: Depth) -> Log | Span | InputError:
     try:
         return read(_as_object(value, f"an element of {key}"), depth)
     except InputError as error:

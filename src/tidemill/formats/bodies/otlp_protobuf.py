@@ -46,7 +46,7 @@ def _logs(content: bytes, depth: Depth) -> Entries:
         for part in group.scope_logs:
             origin = OtlpOrigin(resource, _scope(part.scope, part.schema_url, depth))
             for record in part.log_records:
-                yield origin, _one(record, _log, depth)
+                yield origin, _entry(record, _log, depth)
 
 
 def _spans(content: bytes, depth: Depth) -> Entries:
@@ -55,7 +55,7 @@ def _spans(content: bytes, depth: Depth) -> Entries:
         for part in group.scope_spans:
             origin = OtlpOrigin(resource, _scope(part.scope, part.schema_url, depth))
             for record in part.spans:
-                yield origin, _one(record, _span, depth)
+                yield origin, _entry(record, _span, depth)
 
 
 def _decoded(request: Request, content: bytes) -> Request:
@@ -63,13 +63,13 @@ def _decoded(request: Request, content: bytes) -> Request:
         request.ParseFromString(content)
     except DecodeError:
         raise wrong(
-            "the body is not the protobuf message that belongs here",
+            "the body is not the expected protobuf message",
             f"send an {type(request).__name__} of OTLP 1.x, and say application/json if it is JSON",
         ) from None
     return request
 
 
-def _one(
+def _entry(
     record: Record, read: Callable[[Record, Depth], Log | Span], depth: Depth
 ) -> Log | Span | InputError:
     try:

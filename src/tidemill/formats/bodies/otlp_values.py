@@ -36,7 +36,7 @@ class Depth:
         if nested > self.limits.depth:
             raise beyond(TOO_DEEP, self.position, self.limits)
         if nested > MAX_NESTED:
-            raise wrong("a value is nested too deep", f"nest values {MAX_NESTED} deep at most")
+            raise wrong("a value is nested too deeply", f"nest values {MAX_NESTED} deep at most")
 
 
 def wrong(message: str, hint: str) -> InputError:

@@ -34,7 +34,7 @@ def check_whole_stream(stream: Stream, tenant: str | None) -> None:
         raise ForbiddenError(
             f"bounds of stream {stream.name!r} cover the events of every tenant",
             where=stream.name,
-            hint="leave start and end out, or use an operator's token: one that is made without --tenant",
+            hint="leave start and end out, or use an operator's token: `tidemill token create --all-tenants`",
         )
 
 
@@ -62,7 +62,7 @@ def unnamed_lines(lines: bytes, stream: Stream, tenant: str | None) -> tuple[int
 
 def other_tenant(column: str, named: str, tenant: str, position: int) -> ForbiddenError:
     return ForbiddenError(
-        f"{column} names tenant {named[:80]!r}, and the token is of tenant {tenant!r}: nothing was taken",
+        f"{column} names tenant {named[:80]!r}, and the token is of tenant {tenant!r}: nothing was stored",
         where=f"event {position + 1}",
         hint="send events of one tenant with its own token, or all of them with an operator's",
     )
@@ -76,7 +76,7 @@ def _leniently(line: bytes, position: int) -> object:
         return None
     except RecursionError:
         raise InputError(
-            "the event is nested too deep to find its tenant",
+            "the event is nested too deeply to find its tenant",
             where=f"event {position + 1}",
-            hint="send it flatter",
+            hint="nest it less",
         ) from None

@@ -108,7 +108,7 @@ def _thrift_struct(content: bytes, at: int) -> tuple[dict[int, Thrift], int]:
             number, at = _varint(content, at)
             number = (number >> 1) ^ -(number & 1)
         if number in fields:  # readers differ on which one counts
-            raise ValueError("something is repeated in a header or the footer")
+            raise ValueError("a field is repeated in a header or the footer")
         fields[number], at = _thrift_value(content, at, kind)
     return fields, at + 1
 
@@ -130,7 +130,7 @@ def _thrift_value(content: bytes, at: int, kind: int) -> tuple[Thrift, int]:
         return _thrift_list(content, at)
     if kind == 12:
         return _thrift_struct(content, at)
-    raise ValueError("a header or the footer holds what it should not")
+    raise ValueError("a header or the footer has an invalid value")
 
 
 def _thrift_list(content: bytes, at: int) -> tuple[Thrift, int]:

@@ -1,6 +1,6 @@
 """Limits how many windows the events of one request touch, since each touched window is a dataset to build.
 
-Events are read as the gate will read them, so that only those that will be accepted count. A request with
+Events are read as the gate will read them, so that only events that will be accepted count. A request with
 fewer events than allowed windows is not read at all.
 """
 

@@ -204,7 +204,7 @@ class Gateway:
     def _refuse(self) -> None:
         with self._guard:
             self._refused += 1
-            self._look()
+            self._wake_flusher()
 
     def _durable(self, group: Sequence[tuple[Entry, Done]]) -> None:
         """Called by the log, in its order: durable entries enter their window, then their senders are
@@ -224,7 +224,7 @@ class Gateway:
                     self._unanswered[entry.lsn] = done
                     buffer.hurry()
             if any(self._due_at(buffer, now) < self._next for buffer in touched.values()):
-                self._look()
+                self._wake_flusher()
         if at_once:
             for entry, done in group:
                 done(entry)
@@ -258,13 +258,13 @@ class Gateway:
                 if entry.submission.stream in streams and tenant in (None, entry.submission.tenant)
             }
             self._asked_for.update(streams)
-            self._look()
+            self._wake_flusher()
             self._guard.wait_for(lambda: not chosen & self._pending.keys(), timeout)
             landed = [output for output, lsns in self._recent if not chosen.isdisjoint(lsns)]
             left = [self._pending[lsn] for lsn in chosen & self._pending.keys()]
         return Flushed(tuple(landed), sum(entry.submission.records for entry in left))
 
-    def _look(self) -> None:
+    def _wake_flusher(self) -> None:
         """Wake the flusher. Under the guard."""
         self._next = -NEVER
         self._guard.notify_all()
@@ -307,7 +307,7 @@ class Gateway:
             self._land_all()
 
     def _land_all(self) -> None:
-        """Land windows of a stream in order: if one cannot be landed, those of other streams continue. Each
+        """Land windows of a stream in order: if one cannot be landed, windows of other streams continue. Each
         kind of error is logged once."""
         outputs: list[WindowOutput] = []
         left: deque[ClosedWindow] = deque()
@@ -334,7 +334,7 @@ class Gateway:
         self, window: ClosedWindow, outputs: list[WindowOutput], troubles: dict[str, str]
     ) -> bool:
         try:
-            outputs.append(self._let_out(window))
+            outputs.append(self._land_output(window))
         except Exception as error:  # noqa: BLE001 - the disk is full, the state is away: it stays in the log
             problem, stream = as_tidemill_error(error), window.output.stream
             troubles[stream] = str(problem)
@@ -343,7 +343,7 @@ class Gateway:
             return False
         return True
 
-    def _let_out(self, window: ClosedWindow) -> WindowOutput:
+    def _land_output(self, window: ClosedWindow) -> WindowOutput:
         if window.output.id not in self._settled:
             self._wal.close_window(window.output, window.lsns)
             self._settled.add(window.output.id)
@@ -435,7 +435,7 @@ class Gateway:
             buffer = self._buffers.get((entry.submission.stream, entry.submission.source))
             if buffer is not None:
                 buffer.hurry()
-                self._look()
+                self._wake_flusher()
 
     def status(self) -> GatewayStatus:
         at, now = self._clock(), self._clock.timer()
@@ -472,7 +472,7 @@ class Gateway:
         self._wal.drain()
         with self._guard:
             self._stopping = True
-            self._look()
+            self._wake_flusher()
         self._flusher.join()
         for done in self._unanswered.values():  # closing failed in a way that nobody expected
             done(UnlandedError("the gateway stopped before the events had landed"))

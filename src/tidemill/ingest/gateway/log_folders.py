@@ -23,7 +23,7 @@ class Hold:
         self.path = path
         self._descriptor: int | None = descriptor
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -62,7 +62,7 @@ def dead_folders(warehouse: Path) -> Iterator[Hold]:
             try:
                 _clear(path)
             finally:
-                hold.let_go()
+                hold.release()
 
 
 def live_folders(warehouse: Path) -> list[Path]:
@@ -72,14 +72,14 @@ def live_folders(warehouse: Path) -> list[Path]:
     for path in sorted(top.iterdir()) if top.is_dir() else ():
         if layout.is_gateway_log(path):
             if hold := _hold(path):
-                hold.let_go()
+                hold.release()
             elif path.is_dir():
                 found.append(path)
     return found
 
 
 def _hold(path: Path) -> Hold | None:
-    """Lock a folder; None if another has it, or it is gone."""
+    """Lock a folder; None if another process has locked it, or it is gone."""
     with storage_errors("lock", path):
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

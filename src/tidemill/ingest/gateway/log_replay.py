@@ -305,7 +305,7 @@ class LogReplay:
         for segment in self._segments:
             with storage_errors("read the log", segment.path), segment.path.open("rb") as file:
                 for at in segment.closes:
-                    yield close_of(_again(file, segment, at)[1])
+                    yield close_of(_frame_again(file, segment, at)[1])
 
     def _settle(self, runs: Iterable[tuple[int, int]]) -> None:
         for first, count in runs:
@@ -346,7 +346,7 @@ class LogReplay:
                         if file is not None:
                             file.close()
                         path, file = segment.path, segment.path.open("rb")
-                    found = _again(file, segment, segment.entries[lsn - segment.first])
+                    found = _frame_again(file, segment, segment.entries[lsn - segment.first])
                 yield entry_of(self._name, *found)
         finally:
             if file is not None:
@@ -360,7 +360,7 @@ def _lsns(runs: Runs) -> Sequence[int]:
 
 
 def _frame(file: BinaryIO, head: Head, at: int, size: int) -> tuple[Opening, bytes] | None:
-    """The frame at `at`; None if there is no whole one."""
+    """The whole frame at `at`; None if there is none."""
     file.seek(at)
     opening = opening_of(file.read(head.header_bytes), head.mark, head.version)
     if opening is None or opening.size > size - at - head.header_bytes:
@@ -369,7 +369,7 @@ def _frame(file: BinaryIO, head: Head, at: int, size: int) -> tuple[Opening, byt
     return (opening, carried) if opening.holds(carried) else None
 
 
-def _again(file: BinaryIO, segment: _Segment, at: int) -> tuple[Opening, bytes]:
+def _frame_again(file: BinaryIO, segment: _Segment, at: int) -> tuple[Opening, bytes]:
     found = _frame(file, segment.head, at, os.fstat(file.fileno()).st_size)
     if found is None:
         problem = f"the log is damaged at byte {at}: a frame that was whole cannot be read any more"
@@ -430,7 +430,7 @@ class Orphan:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._hold.let_go()
+        self._hold.release()
 
     def read(self, *, listed: bool = False) -> LogReplay:
         """Its contents. Damage is reported in `LogReplay.bad`; StorageError if the disk cannot be read."""

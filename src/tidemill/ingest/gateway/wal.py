@@ -1,8 +1,8 @@
 """The write-ahead log of one gateway: what it reports as durable survives kill -9 and a power cut.
 
-Submissions are queued by any thread; one thread, the committer, takes what is there as a group: one write,
-one sync, then one call of `durable` for the whole group. No lock is held during disk I/O, and nothing is
-acknowledged before it is synced. The queue is bounded by the memory of the gateway.
+Submissions are queued by any thread; one thread, the committer, takes all that is queued as a group: one
+write, one sync, then one call of `durable` for the whole group. No lock is held during disk I/O, and nothing
+is acknowledged before it is synced. The queue is bounded by the memory of the gateway.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class Wal:
                     ended()
                 self._hold.remove()
         finally:
-            self._hold.let_go()
+            self._hold.release()
 
     def _reach(self, *, last: bool) -> bool:
         """Wait until the committer has processed everything queued so far; False once it has ended."""
@@ -221,7 +221,7 @@ class Wal:
                     return
 
     def _gathered(self) -> tuple[list[_Write], _Marker | None]:
-        """Waits for something to do, then takes what is there."""
+        """Waits for something to do, then takes all that is queued."""
         group: list[_Write] = []
         size = 0
         item = self._queue.get()

@@ -39,7 +39,7 @@ class ClosedWindow:
 
     @property
     def declared(self) -> Interval | None:
-        """The bounds that its sender declared; such a window has one entry."""
+        """The bounds that its sender declared; a window with bounds has one entry."""
         return self.entries[0].submission.declared
 
     @property

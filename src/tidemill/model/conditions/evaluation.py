@@ -117,8 +117,8 @@ def truth(condition: Condition, values_of: Callable[[Path], Sequence[FieldValue]
 
 
 def values_at(payload: object, path: Path) -> list[FieldValue]:
-    """The values at a path, in the order of the payload. An array stands for its elements at every step,
-    and at the end; an object is no value, and neither is what is not there."""
+    """The values at a path, in the order of the payload. An array stands for its elements at every step, and
+    at the end; objects and missing steps give no values."""
     found: list[FieldValue] = []
     left: list[tuple[object, int]] = [(payload, 0)]
     while left:

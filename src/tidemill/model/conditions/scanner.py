@@ -88,7 +88,7 @@ class Scanner:
         return self._at
 
     def take(self, *kinds: str) -> Token | None:
-        """The next token when it is of one of these kinds, tried in this order."""
+        """The next token if it has one of these kinds, tried in this order."""
         for kind in kinds:
             end = self._end_of(kind)
             if end >= 0:

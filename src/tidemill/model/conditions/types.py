@@ -1,6 +1,5 @@
-"""Whether the literals of a condition are of the types that their fields are declared with. A literal of
-another kind never compares, so without this check such a condition would silently select nothing.
-"""
+"""Checks that the literals of a condition have the types that their fields are declared with. A literal of
+another kind never compares, so without this check such a condition would silently select nothing."""
 
 from __future__ import annotations
 

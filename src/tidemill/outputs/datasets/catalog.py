@@ -21,8 +21,8 @@ from tidemill.outputs.datasets.dataset import (
     DatasetFooter,
     drop_files,
     find_files,
-    foreign,
     metadata_text,
+    not_a_dataset,
     read_dataset,
     read_schema,
     stored_metadata,
@@ -82,7 +82,7 @@ def dataset_of(warehouse: Path, window: Window) -> Dataset:
         return read_dataset(warehouse, window.file)
     found = empty_datasets(warehouse, window.key.stream).at(window.key, window.revision)
     if found is None or found.file != window.file:
-        raise foreign(warehouse / window.file)
+        raise not_a_dataset(warehouse / window.file)
     _check_whole(warehouse / window.file)
     return found
 

@@ -129,7 +129,7 @@ def _batches(
 
 def _stretches(old: Iterator[pa.Table], new: Iterator[pa.Table]) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Rows of both, stretch by stretch up to the same instant; all rows of one instant are in one stretch."""
-    left, right = _Pile(old), _Pile(new)
+    left, right = _PendingRows(old), _PendingRows(new)
     while left.fill() | right.fill():
         ends = [pile.last for pile in (left, right) if not pile.over and pile.last is not None]
         until = min(ends, default=None)
@@ -143,7 +143,7 @@ def _stretches(old: Iterator[pa.Table], new: Iterator[pa.Table]) -> Iterator[tup
             right.grow()
 
 
-class _Pile:
+class _PendingRows:
     """Rows of one file that were read and are not compared yet."""
 
     def __init__(self, batches: Iterator[pa.Table]) -> None:

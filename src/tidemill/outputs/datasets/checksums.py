@@ -28,18 +28,18 @@ class FileChecksum:
     """The checksum computed from the bytes of a file, and the one stored in it: twice, or not at all if an
     earlier version wrote it."""
 
-    found: str
-    stated: tuple[str, ...]
+    computed: str
+    stored: tuple[str, ...]
 
     @property
     def written(self) -> str:
         """The checksum of what was written, as far as the file knows."""
-        return self.stated[-1] if self.stated else self.found
+        return self.stored[-1] if self.stored else self.computed
 
     def is_whole(self, expected: str | None = None) -> bool:
         """Whether the file is what was written; `expected` is the checksum recorded elsewhere."""
-        agrees = not self.stated or self.stated == (self.found, self.found)
-        return agrees and expected in (None, self.found)
+        agrees = not self.stored or self.stored == (self.computed, self.computed)
+        return agrees and expected in (None, self.computed)
 
 
 def checksum(content: bytes) -> str:
@@ -59,20 +59,20 @@ def checksum_of(path: Path) -> FileChecksum:
     return FileChecksum(_text(found), tuple(digits.values()))
 
 
-def stated_in(path: Path) -> str | None:
+def stored_checksum(path: Path) -> str | None:
     """The checksum stored in a file; nothing else of it is read."""
     with path.open("rb") as file:
         return next(reversed(_digits(file).values()), None)
 
 
-def state_in(path: Path) -> str:
+def enter_checksum(path: Path) -> str:
     """Enter the checksum in a file that was just written, and return it."""
     summed = checksum_of(path)
     with path.open("r+b") as file:
         for at in _digits(file):
             file.seek(at)
-            file.write(summed.found.encode())
-    return summed.found
+            file.write(summed.computed.encode())
+    return summed.computed
 
 
 def _text(summed: int) -> str:

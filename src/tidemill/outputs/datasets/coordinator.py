@@ -84,12 +84,14 @@ class Coordinator:
         done = Coordinated(assigned=self.assign())
         failpoint("windows.after_lay")
         if self.rules.by_watermark and self.rules.watermark is not None:
-            self.state.reach(self.stream.name, WATERMARK, self.rules.watermark)
-            self.state.recede(self.stream.name, self.rules.watermark)
+            self.state.mark_reached_due(self.stream.name, WATERMARK, self.rules.watermark)
+            self.state.mark_receded_due(self.stream.name, self.rules.watermark)
         if self.rules.raw_from is not None:
             # No later slice can complete windows that began before it.
             for reason in (COVERAGE, GAP, WATERMARK):
-                self.state.reach(self.stream.name, reason, self.rules.raw_from + self.rules.span - 1)
+                self.state.mark_reached_due(
+                    self.stream.name, reason, self.rules.raw_from + self.rules.span - 1
+                )
         while found := self.state.due(self.stream.name, now, AT_ONCE):
             pending = PendingSlices(self.state.undecided(self.stream.name), self.rules.future, seen)
             evaluated = [self._evaluate(window, members, now, pending) for window, members in found]

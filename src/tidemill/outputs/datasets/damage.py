@@ -52,31 +52,31 @@ def damage_of(warehouse: Path, window: Window, reading: DamageReading | None = N
     path = warehouse / window.file
     try:
         with path.open("rb") as file:
-            there = os.fstat(file.fileno())
+            status = os.fstat(file.fileno())
             first = file.read(len(MAGIC))
-            file.seek(max(0, there.st_size - len(MAGIC)))
+            file.seek(max(0, status.st_size - len(MAGIC)))
             last = file.read()
-        if window.bytes is not None and there.st_size != window.bytes:
-            return f"the file has {there.st_size} bytes, and {window.bytes} were written"
+        if window.bytes is not None and status.st_size != window.bytes:
+            return f"the file has {status.st_size} bytes, and {window.bytes} were written"
         if not first == last == MAGIC:
             return "the file is not an Arrow file any more"
-        return _damage_inside(path, there, window, reading or DamageReading())
+        return _damage_inside(path, status, window, reading or DamageReading())
     except OSError as error:
         return f"the file cannot be read: {error.strerror or error}"
 
 
-def _damage_inside(path: Path, there: os.stat_result, window: Window, reading: DamageReading) -> str | None:
+def _damage_inside(path: Path, status: os.stat_result, window: Window, reading: DamageReading) -> str | None:
     """Damage of a file that was changed since it was built; read once, until it changes again. (Its change
     time cannot be set back, unlike its modification time.)"""
     built = window.built_at
-    if window.checksum is None or (built is not None and there.st_ctime_ns // 1000 <= built):
+    if window.checksum is None or (built is not None and status.st_ctime_ns // 1000 <= built):
         return None
-    touched = (str(window.file), there.st_ino, there.st_mtime_ns, there.st_ctime_ns)
+    touched = (str(window.file), status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
     if touched not in reading.known:
         if reading.left is not None:
-            if reading.left < there.st_size:
+            if reading.left < status.st_size:
                 return None  # a later round reads it
-            reading.left -= there.st_size
+            reading.left -= status.st_size
         reading.known[touched] = checksum_of(path).is_whole(window.checksum)
     return None if reading.known[touched] else "the file has other bytes than were written"
 
@@ -115,7 +115,7 @@ class DamageWatch:
         return len(known)
 
     def _position(self, stream: str) -> int:
-        """Where the last check ended, also that of an earlier process, so that all windows get their turn
+        """Where the last check ended, even if an earlier process made it, so that all windows get their turn
         even if each round is a process."""
         if stream not in self._next:
             self._next[stream] = int(self._state.checkpoints(stream).get(CHECKPOINT, _FIRST))
@@ -160,7 +160,7 @@ def _check(window: Window, path: Path) -> bool:
     found = checksum_of(path)
     if not found.is_whole(window.checksum):
         raise DamageError("the file has other bytes than were written", where=name)
-    return bool(found.stated) or window.checksum is not None
+    return bool(found.stored) or window.checksum is not None
 
 
 def _check_replaced(warehouse: Path, path: Path) -> bool:
@@ -169,7 +169,7 @@ def _check_replaced(warehouse: Path, path: Path) -> bool:
     if not found.is_whole():
         name = path.relative_to(warehouse).as_posix()
         raise DamageError("the file has other bytes than were written", where=name)
-    return bool(found.stated)
+    return bool(found.stored)
 
 
 def _is_newest(state: State, key: WindowKey, file: str) -> bool:

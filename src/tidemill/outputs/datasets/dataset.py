@@ -27,7 +27,7 @@ from tidemill.model.errors import StorageError
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import set_hash
 from tidemill.model.windows import LEADING, Build, Dataset, DeltaStats, WindowKey
-from tidemill.outputs.datasets.checksums import FIELD, UNSET, checksum_of, state_in, stated_in
+from tidemill.outputs.datasets.checksums import FIELD, UNSET, checksum_of, enter_checksum, stored_checksum
 from tidemill.outputs.datasets.row_order import LEAST_ROWS
 from tidemill.storage import layout as paths
 from tidemill.storage.bucket_path import local_copy, on_disk
@@ -222,7 +222,7 @@ def read_schema(path: Path) -> pa.Schema:
             with pa.OSFile(str(local_copy(path))) as source, ipc.open_file(source) as reader:
                 return reader.schema
         except pa.ArrowInvalid as error:
-            raise foreign(path) from error
+            raise not_a_dataset(path) from error
 
 
 def stored_metadata(path: Path, schema: pa.Schema | None = None) -> dict[str, object]:
@@ -230,11 +230,11 @@ def stored_metadata(path: Path, schema: pa.Schema | None = None) -> dict[str, ob
     metadata = (schema or read_schema(path)).metadata or {}
     fields: object = json.loads(metadata.get(METADATA_KEY, b"null"))
     if not isinstance(fields, dict) or fields.get("kind") != _KIND:
-        raise foreign(path)
+        raise not_a_dataset(path)
     return fields
 
 
-def foreign(path: Path) -> StorageError:
+def not_a_dataset(path: Path) -> StorageError:
     return StorageError(
         "the file is not a dataset that Tidemill wrote, or it is damaged",
         hint="move it out of the warehouse; `tidemill rebuild` builds the window again from raw",
@@ -257,9 +257,9 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
     try:
         footer = DatasetFooter.from_footer(stored_metadata(path, schema))
     except StorageError as error:
-        raise foreign(path) from error
+        raise not_a_dataset(path) from error
     if file != paths.dataset(footer.key, footer.revision) or set_hash(footer.slices) != footer.hash:
-        raise foreign(path)
+        raise not_a_dataset(path)
     with storage_errors("read the dataset", path):
         size = path.stat().st_size
     return Dataset(
@@ -277,11 +277,11 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
 
 
 def with_checksum(warehouse: Path, dataset: Dataset) -> Dataset:
-    """The dataset with the checksum that its file states, which a damaged file does not match; that of its
-    current bytes if the file states none."""
+    """The dataset with the checksum stored in its file, which a damaged file does not match; if the file
+    stores none, with the checksum of its current bytes."""
     path = warehouse / dataset.file
     with storage_errors("read the dataset", path):
-        return replace(dataset, checksum=stated_in(path) or checksum_of(path).found)
+        return replace(dataset, checksum=stored_checksum(path) or checksum_of(path).computed)
 
 
 def _delta_stats(fields: object) -> DeltaStats | None:
@@ -387,7 +387,7 @@ def write_dataset(
         assert rows == content.rows, (key, rows, content.rows)
         while True:
             with storage_errors("make durable", temporary):
-                checksum = state_in(temporary)
+                checksum = enter_checksum(temporary)
                 os.fsync(lock)
                 size = os.fstat(lock).st_size
             failpoint("dataset.after_temp")
@@ -440,7 +440,7 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
                 for number in range(reader.num_record_batches):
                     yield reader.get_batch(number)
         except pa.ArrowInvalid as error:
-            raise foreign(path) from error
+            raise not_a_dataset(path) from error
 
 
 # -- temporary files

@@ -31,7 +31,7 @@ from tidemill.outputs.datasets.dataset import (
 )
 from tidemill.outputs.datasets.deltas import as_batch, together, vector_parts
 from tidemill.outputs.datasets.empty_datasets import empty_datasets
-from tidemill.outputs.datasets.raw_reader import RawParts, Recent, RowPiece, WindowRowReader, wanted
+from tidemill.outputs.datasets.raw_reader import RawParts, Recent, RowPiece, WindowRowReader, window_scope
 from tidemill.outputs.datasets.row_order import STEP, Run, arranged, batches, times, whole
 from tidemill.outputs.datasets.spill import MOST_BUCKETS, Spill
 from tidemill.storage.bucket_path import warehouse_path
@@ -213,7 +213,7 @@ class _GroupRows:
     def __init__(self, unit: BuildUnit, group: Sequence[_Task], stack: ExitStack) -> None:
         self._sizes = unit.sizes
         self._are_deltas = unit.stream.kind == "delta"
-        scope = wanted([task.build for task in group])
+        scope = window_scope([task.build for task in group])
         self.reader = WindowRowReader(unit.stream, scope, unit.sizes.batch, unit.recent)
         self._spill: Spill | None = None
         warehouse = warehouse_path(unit.warehouse)
@@ -254,7 +254,7 @@ class _GroupRows:
         if self._spill is not None:
             runs = self._spill.runs(self._buckets[number], self._sizes.bucket)
             return _WindowRows(int(self.reader.counts[number]), runs)
-        span = self.reader.wanted.starts[number], self.reader.wanted.ends[number]
+        span = self.reader.scope.starts[number], self.reader.scope.ends[number]
         low, high = np.searchsorted(self._sorted, span)
         if self._are_deltas:
             rows, stats = as_batch(self._table.take(pa.array(self._by_time[low:high])))
@@ -284,7 +284,7 @@ class _Histogram:
     """How many rows a group of windows has in each of many small cells of time, to partition them."""
 
     def __init__(self, reader: WindowRowReader, pieces: Sequence[RowPiece]) -> None:
-        self._starts, ends = reader.wanted.starts, reader.wanted.ends
+        self._starts, ends = reader.scope.starts, reader.scope.ends
         self._windows = int(self._starts.size)
         self._per_window = max(1, _CELLS // self._windows)
         self._widths = -(-(ends - self._starts) // self._per_window)

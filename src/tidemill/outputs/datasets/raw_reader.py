@@ -167,7 +167,7 @@ class WindowScope:
         return found
 
 
-def wanted(builds: Sequence[Build]) -> WindowScope:
+def window_scope(builds: Sequence[Build]) -> WindowScope:
     repeats = {member.slice: member.repeats for build in builds for member in build.members}
     owners = {repeat.slice for held in repeats.values() for repeat in held}
     ids = sorted(repeats.keys() | owners)
@@ -187,7 +187,7 @@ class WindowRowReader:
     """Reads the rows of a group; counts those of each window, and the values that do not fit their types."""
 
     stream: Stream
-    wanted: WindowScope
+    scope: WindowScope
     batch_bytes: int
     recent: Recent | None = None
     columns: Columns = field(init=False)
@@ -199,13 +199,13 @@ class WindowRowReader:
     def __post_init__(self) -> None:
         self.columns = columns_of(self.stream)
         self.schema = row_schema(self.stream)
-        self.counts = np.zeros(self.wanted.starts.size, np.int64)
-        self.misfits = [Counter() for _ in range(self.wanted.starts.size)]
+        self.counts = np.zeros(self.scope.starts.size, np.int64)
+        self.misfits = [Counter() for _ in range(self.scope.starts.size)]
 
     def glance(self, pieces: Sequence[RowPiece]) -> Iterator[tuple[RowPiece, Ints, Ints]]:
         """Event times of the rows in the windows, and the window of each; reads nothing else."""
-        for piece, batch in self._batches(pieces, self.wanted.columns, _MOST_ROWS):
-            rows, window, _ = self.wanted.rows(batch)
+        for piece, batch in self._batches(pieces, self.scope.columns, _MOST_ROWS):
+            rows, window, _ = self.scope.rows(batch)
             yield piece, batch.column("event_time").view(pa.int64()).to_numpy()[rows], window
 
     def read(self, pieces: Sequence[RowPiece]) -> Iterator[tuple[pa.Table, Ints]]:
@@ -213,7 +213,7 @@ class WindowRowReader:
         for piece in pieces:
             at_once = self.batch_bytes * piece.rows // max(1, piece.size)
             for batch in self._whole(piece, max(_LEAST_ROWS, min(_MOST_ROWS, at_once))):
-                rows, window, rank = self.wanted.rows(batch)
+                rows, window, rank = self.scope.rows(batch)
                 if rows.size:
                     yield self._typed(batch, rows, window, rank, piece), window
 

@@ -1,4 +1,4 @@
-"""Answers questions about windows: which there are, why one is not ready, and what a rebuild would do.
+"""Answers questions about windows: lists them, says why one is not ready, and what a rebuild would do.
 
 It reads the state and the dataset files and starts no JVM. Only `rebuild` and `retry` change anything: they
 queue windows, and the builders do the rest.

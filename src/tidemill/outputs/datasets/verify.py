@@ -67,7 +67,7 @@ def verify_datasets(
             continue
         is_sealed = raw_from is not None and window.key.start < raw_from
         compared += not is_sealed
-        dataset, wrong = _look(warehouse, window, known)
+        dataset, wrong = _inspect(warehouse, window, known)
         differences += [(str(window.key.interval), text) for text in wrong]
         # Otherwise another set of slices is about to be built.
         current = not wrong and window.desired == window.observed
@@ -92,7 +92,7 @@ def verify_datasets(
     for layout, alike in by_layout.items():
         for group in spread([1] * len(alike), max(2 * engine.parallelism, -(-len(alike) // _GROUP))):
             datasets = [alike[i] for i in group]
-            again = [WindowUnit(_again(dataset, known), parts[dataset.key]) for dataset in datasets]
+            again = [WindowUnit(_build_again(dataset, known), parts[dataset.key]) for dataset in datasets]
             unit = BuildUnit(stream, str(scratch), again, layout=layout)
             files = [str(warehouse / dataset.file) for dataset in datasets]
             proofs.append(_Proof(unit, files, [dataset.rows for dataset in datasets]))
@@ -163,7 +163,7 @@ def _surely_touched(entry: SliceEntry, rules: WindowRules) -> Iterable[int]:
     return {align(entry.observed.start, rules.span), align(entry.observed.end - 1, rules.span)}
 
 
-def _look(
+def _inspect(
     warehouse: Path, window: Window, known: Mapping[str, SliceEntry]
 ) -> tuple[Dataset | None, list[str]]:
     """The dataset of a window, and problems that can be found without building anything."""
@@ -191,7 +191,7 @@ def _wrong(dataset: Dataset, window: Window, known: Mapping[str, SliceEntry]) ->
             yield f"{window.file} is made of a slice that does not count any more: {slice_id}"
 
 
-def _again(dataset: Dataset, known: Mapping[str, SliceEntry]) -> Build:
+def _build_again(dataset: Dataset, known: Mapping[str, SliceEntry]) -> Build:
     members = []
     for name in dataset.slices:
         entry = known[contribution_of(name)[0]]

@@ -1,4 +1,4 @@
-"""Files by which kernels hand cells on: a stream of Arrow batches for each metric, one after another.
+"""Files in which kernels pass cells on: a stream of Arrow batches for each metric, one after another.
 
 They exist only in staging and are read memory-mapped, so that only what is used is read.
 """

@@ -253,7 +253,7 @@ class ObservationLog:
         # other metrics are declared.
         is_ours = whole and chain.is_chained and recorded == self._held
         if self._state is not None and not is_ours:
-            self._write_anew()
+            self._rewrite()
 
     def _texts(self) -> tuple[list[bytes], bool]:
         """The lines, and whether the last one is complete."""
@@ -274,7 +274,7 @@ class ObservationLog:
         return lines
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         return self._lines > 0
 
     @property
@@ -287,10 +287,10 @@ class ObservationLog:
         """Record durably that the files have all declared metrics."""
         assert self._made_for is not None
         self._held = dict(self._made_for.metrics)
-        self._write_anew()
+        self._rewrite()
 
     def is_newest(self) -> bool:
-        """Whether nobody else has written to it since it was read."""
+        """Whether no other process has written to it since it was read."""
         known = self._state.log_head(self._name) if self._state is not None else None
         return known is None or known == self._head
 
@@ -316,7 +316,7 @@ class ObservationLog:
         line = _line(new, sorted(gone))
         self._apply(line)
         if not self._lines or self._lines > 2 * len(self.sets) + _LINES:
-            self._write_anew()
+            self._rewrite()
             return
         text, self._head = chained(self._head, _spelled(line))
         with storage_errors("read", self._path):
@@ -326,7 +326,7 @@ class ObservationLog:
         self._lines += 1
         self._record()
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         make_folder(self.folder, top=self.folder.parents[1])
         lines: list[dict[str, object]] = [{"made_for": self._held}]
         lines += [_line(each, []) for each in self.sets.values()]

@@ -23,7 +23,7 @@ from tidemill.outputs.rollups.history_files import history_files
 from tidemill.outputs.rollups.planning import Fresh, Horizons, horizons_of
 from tidemill.outputs.rollups.roller import DECLARED, Rebuilt, Roller
 from tidemill.outputs.rollups.spec import declared_as, declared_metrics
-from tidemill.outputs.rollups.verify import Known, verify_tiles
+from tidemill.outputs.rollups.verify import TileReference, verify_tiles
 from tidemill.raw.accept.batch import Batch
 from tidemill.storage import layout
 from tidemill.storage.file_scrub import FileCheck, ScrubTally, check_files
@@ -154,7 +154,7 @@ class Rollups:
         desired: dict[int, frozenset[str]],
         entries: Sequence[SliceEntry],
         folder: Path,
-    ) -> Known:
+    ) -> TileReference:
         """What tiles are compared with: raw alone, and the state for what has expired."""
         horizons = roller.horizons()
         expired = {
@@ -163,7 +163,7 @@ class Rollups:
             for tile in self._warehouse.state.tiles(self._stream.name, level)
             if tile.part is None and tile.hash is not None and horizons.expired(tile.key)
         }
-        known = Known(desired, expired, horizons.raw)
+        known = TileReference(desired, expired, horizons.raw)
         if not roller.spec.in_order:
             return known
         if horizons.raw is not None:  # raw no longer shows which slices touched which tile
@@ -172,7 +172,7 @@ class Rollups:
             seqs = {entry.id: entry.seq for entry in entries}
             again = roller.state_history.recount(roller.raw.snapshot().paths(), seqs, folder)
             admit = again.admitted_keys.admit if again.admitted_keys is not None else None
-            touched, known = again.touched, Known(desired, expired, None, again.cells, admit)
+            touched, known = again.touched, TileReference(desired, expired, None, again.cells, admit)
         _join(desired, touched, {entry.id: entry.name for entry in entries})
         return known
 

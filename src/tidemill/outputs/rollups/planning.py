@@ -96,8 +96,8 @@ def lost_tiles(log: ExpiryLog, stream: str) -> dict[str, list[Interval]]:
 
 @dataclass(slots=True)
 class TilePlan:
-    """Units of one list may run in parallel; `hours` need the output of `low`, `above` that of `hours`,
-    unless `days_too`."""
+    """Units of one list may run in parallel; `hours` need the output of `low`, and `above` the output of
+    `hours`, unless `days_too`."""
 
     low: list[LowUnit] = field(default_factory=list)
     hours: list[HighUnit] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Planner:
         self._horizons = horizons
         self._admitted_keys = admitted_keys
         self._plan = TilePlan()
-        self._again: set[int] = set()  # starts of 5s tiles that are made again
+        self._made_again: set[int] = set()  # starts of 5s tiles that are made again
         self._left: Mapping[int, frozenset[str]] = {}  # what the batch left, by 5s tile
 
     def plan(
@@ -156,10 +156,10 @@ class Planner:
         """Plan these 5s tiles; with `again` all of them are made again."""
         found = {tile.state.key.start: tile for tile in stale}
         self._left = fresh.tiles if fresh is not None else {}
-        self._again = {start for start, tile in found.items() if again or self._must_be_made_again(tile)}
+        self._made_again = {start for start, tile in found.items() if again or self._must_be_made_again(tile)}
         for tile in self._with_neighbours():
             found.setdefault(tile.state.key.start, tile)
-            self._again.add(tile.state.key.start)
+            self._made_again.add(tile.state.key.start)
         tiles = [found[start] for start in sorted(found)]
         levels = self._targets(tiles)
         self._plan.days_too = not any(target.again for target in levels[DAY_LEVEL.name].values())
@@ -185,11 +185,13 @@ class Planner:
         for level in LEVELS[1:]:
             under = below(level)
             assert under is not None
-            starts = sorted({level.tile_of(each) for each in (*self._again, *more)})
+            starts = sorted({level.tile_of(each) for each in (*self._made_again, *more)})
             gone = [start for start in starts if self._horizons.let_go(TileKey(under.name, start))]
             spans = [Interval(start, start + level.tile) for start in gone]
             beside = self._state.tiles(self._spec.stream, BASE.name, spans) if spans else []
-            more |= {tile.key.start for tile in beside if not self._horizons.sealed(tile.key)} - self._again
+            more |= {
+                tile.key.start for tile in beside if not self._horizons.sealed(tile.key)
+            } - self._made_again
         return self._state.base_tiles(self._spec.stream, more) if more else []
 
     # -- which tiles, of what
@@ -205,7 +207,7 @@ class Planner:
 
     def _base_target(self, tile: BaseTile) -> _Target:
         key, state = tile.state.key, tile.state
-        again = key.start in self._again
+        again = key.start in self._made_again
         if again and self._horizons.sealed(key):
             raise _cannot_be_made_again(key)
         missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
@@ -216,7 +218,7 @@ class Planner:
     def _targets_above(
         self, level: Level, under: Level, changed: Mapping[int, _Target]
     ) -> dict[int, _Target]:
-        """A tile can be merged if its old hash is that of the tiles below as they are now."""
+        """A tile can be merged if its old hash equals the hash of the current tiles below it."""
         parents: dict[int, list[int]] = {}
         for start in changed:
             parents.setdefault(level.tile_of(start), []).append(start)
@@ -318,7 +320,7 @@ class Planner:
                     handed=[str(handed_path(folder, name, HOUR_LEVEL)) for name in read],
                     folder=str(folder),
                     leave=None if self._plan.days_too else str(handed_path(folder, f"h{number}", DAY_LEVEL)),
-                    again=_again(levels[DAY_LEVEL.name].values()),
+                    again=_starts_made_again(levels[DAY_LEVEL.name].values()),
                 )
             )
         handed = [str(unit.leave) for unit in self._plan.hours]
@@ -339,8 +341,8 @@ class Planner:
     ) -> LowUnit:
         starts = [start for hour in hours for start in by_hour[hour]]
         above = {HOUR_LEVEL.tile_of(hour): None for hour in hours}
-        left = [start for start in starts if start not in self._again and self._is_left(tiles[start])]
-        whole = [start for start in starts if start in self._again]
+        left = [start for start in starts if start not in self._made_again and self._is_left(tiles[start])]
+        whole = [start for start in starts if start in self._made_again]
         self._plan.whole += whole
         there = frozenset(left)
         wanted = {start: self._from_raw(tiles[start]) for start in starts if start not in there}
@@ -350,7 +352,7 @@ class Planner:
             plan=self._reading,
             base=self._work(BASE, [levels[BASE.name][start] for start in starts]),
             minutes=self._work(MINUTE_LEVEL, [levels[MINUTE_LEVEL.name][hour] for hour in hours]),
-            hours_again=_again(levels[HOUR_LEVEL.name][day] for day in above),
+            hours_again=_starts_made_again(levels[HOUR_LEVEL.name][day] for day in above),
             folder=str(folder),
             name=name,
             partials=partials if left else (),
@@ -363,7 +365,7 @@ class Planner:
         )
 
     def _from_raw(self, tile: BaseTile) -> frozenset[str]:
-        again = tile.state.key.start in self._again
+        again = tile.state.key.start in self._made_again
         return _ids(tile.desired if again else tile.desired - tile.observed)
 
     def _work(self, level: Level, targets: Sequence[_Target]) -> TileWork:
@@ -382,7 +384,7 @@ class Planner:
             tiles=[target.tile for target in targets if target.kept],
             unkept=sorted(target.tile.start for target in targets if not target.kept),
             old={path: sorted(starts) for path, starts in old.items()},
-            again=_again(targets),
+            again=_starts_made_again(targets),
             below={path: sorted(starts) for path, starts in unchanged.items()},
             sealed={path: sorted(starts) for path, starts in sealed.items()},
         )
@@ -428,7 +430,7 @@ def _grouped(starts: Iterable[int], level: Level) -> dict[int, list[int]]:
     return found
 
 
-def _again(targets: Iterable[_Target]) -> list[int]:
+def _starts_made_again(targets: Iterable[_Target]) -> list[int]:
     return sorted(target.tile.start for target in targets if target.again)
 
 

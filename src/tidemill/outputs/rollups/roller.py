@@ -138,10 +138,10 @@ class Roller:
         current = self.table.snapshot().by_path
         added = {path for commit in commits for path in commit.added}
         builds = tile_builds(self.table, [part for path, part in current.items() if path in added])
-        builds += [gone for commit in commits for gone in self._gone_with(commit.info.get("expired"))]
+        builds += [gone for commit in commits for gone in self._tiles_removed_by(commit.info.get("expired"))]
         if builds:
             self.state.apply_tiles(self.stream.name, self.table.version, builds)
-            log.warning("took up %d committed tiles", len(builds), extra={"stream": self.stream.name})
+            log.warning("recorded %d committed tiles", len(builds), extra={"stream": self.stream.name})
         elif all(TAKEN_OVER in commit.info for commit in commits):
             self.state.record_seen(self.stream.name, {"rollups": self.table.version})
         return len(builds)
@@ -252,16 +252,16 @@ class Roller:
         # A process that has accepted nothing has not read the admitted keys yet.
         self.state_history.catch_up()
         horizons, name = self.horizons(), self.stream.name
-        known = self.state.tiles(name, BASE.name, self.reach(span))
+        known = self.state.tiles(name, BASE.name, self.whole_minutes(span))
         tiles = self.state.base_tiles(name, [t.key.start for t in known if not horizons.sealed(t.key)])
         return [done for some in self._rounds(tiles) for done in self._round(some, None, again=True)]
 
     def sealed(self, span: Interval) -> int:
         """How many 5s tiles of the span cannot be made again, because their raw has expired."""
-        tiles = self.state.tiles(self.stream.name, BASE.name, self.reach(span))
+        tiles = self.state.tiles(self.stream.name, BASE.name, self.whole_minutes(span))
         return sum(self.horizons().sealed(tile.key) for tile in tiles)
 
-    def reach(self, span: Interval) -> Interval:
+    def whole_minutes(self, span: Interval) -> Interval:
         """The 5s tiles that `span` touches, extended to whole 1m tiles."""
         tile = MINUTE_LEVEL.tile
         return Interval(align(span.start, tile), -(-span.end // tile) * tile)
@@ -420,14 +420,14 @@ class Roller:
             kept = self._carry(carry_units(self.spec, self.table.snapshot(), leaving, folder))
             done = self._replace(kept, leaving, info, now)
             failpoint("expire.after_tiles")
-            self._record(done, self._gone_with(info["expired"]))
+            self._record(done, self._tiles_removed_by(info["expired"]))
         return found
 
     def _kept_before(self, level: str, before: int) -> list[TileState]:
         span = Interval(MIN_INSTANT, before)
         return [t for t in self.state.tiles(self.stream.name, level, span) if t.part is not None]
 
-    def _gone_with(self, checkpoint: str | None) -> list[TileBuild]:
+    def _tiles_removed_by(self, checkpoint: str | None) -> list[TileBuild]:
         """The tiles that were removed by a commit that says so, as the state records them."""
         if checkpoint is None:
             return []

@@ -60,7 +60,7 @@ class Following:
     """For a state metric: the object, and which changes are counted."""
 
     object: int  # column d{object} of the events
-    object_type: str
+    object_type: str  # not read: `MadeFor` hashes the text of a metric, and files name that hash
     state: int
     state_type: str
     rules: tuple[TransitionRule, ...]
@@ -276,9 +276,9 @@ def rollups_table(warehouse: Path, spec: RollupSpec) -> Table:
 
 
 def show_columns(table: Table, spec: RollupSpec, now: int = 0) -> None:
-    """Have the table show the declared columns, but for those that a part has in another type: Delta knows
-    one type of a column. They come back once no such part is left. Parts keep columns that are no longer
-    declared, and nobody reads them."""
+    """Give the table the declared columns, except those that a part has in another type: in Delta a column
+    has one type. They are added once no such part is left. Parts keep columns that are no longer declared;
+    they are not read."""
     declared = stored_schema(spec.schema, table.partition_by)
     if _types(table.schema) != _types(declared):
         hidden = _retyped(table.snapshot(), spec)

@@ -51,7 +51,7 @@ from tidemill.outputs.rollups.observation_runs import (
     write_observations,
 )
 from tidemill.outputs.rollups.observations import SEEN, joined
-from tidemill.outputs.rollups.planning import raw_parts
+from tidemill.outputs.rollups.planning import file_bytes, raw_parts
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 from tidemill.raw.footers import packed_footer
 from tidemill.storage import layout
@@ -207,7 +207,7 @@ class StateHistory:
         if not self.followed or not tiles:
             return []
         raw, starts = self._raw.snapshot(), sorted(tiles)
-        size = _bytes(raw_parts(raw, starts))
+        size = file_bytes(raw_parts(raw, starts))
         count = max(2 * self._engine.parallelism, size // HISTORY_BYTES) if size > PARALLEL_BYTES else 1
         observation_files = {metric.name: self._observation_files(metric) for metric in self.followed}
         groups = [[starts[i] for i in group] for group in spread([1] * len(starts), count)]
@@ -272,7 +272,9 @@ class StateHistory:
                 )
                 self._log.enter(None, broken)
             self._log.sweep()
-            self._strike(_last_offset(self._log) + 1)  # a process may have died before the log recorded keys
+            self._remove_admitted(
+                _last_offset(self._log) + 1
+            )  # a process may have died before the log recorded keys
         return self._log
 
     def _open_log(self) -> ObservationLog:
@@ -341,7 +343,7 @@ class StateHistory:
             start = min(positions[batch][0] for batch in wrong)
             while astride := [low for low, high in positions.values() if low < start <= high]:
                 start = min(astride)
-            self._strike(start)  # first: while the log shows what is wrong, this is repeated
+            self._remove_admitted(start)  # first: while the log shows what is wrong, this is repeated
             for each in list(observed.sets.values()):
                 if any(high >= start for _, high in each.batches.values()):
                     self._cut(observed, each, start, seqs)
@@ -385,7 +387,7 @@ class StateHistory:
         before: int | None = None,
     ) -> None:
         """Write the files of `old` as those of `new`: all, or only what came before a ledger offset."""
-        size = _bytes(str(self.folder / name) for each in old for name in each.names)
+        size = file_bytes(str(self.folder / name) for each in old for name in each.names)
         units = [
             MergeObservations(metric, files, low, high, str(self._target(new.name, i, metric)), before)
             for metric in self.followed
@@ -408,8 +410,8 @@ class StateHistory:
         batches: Mapping[str, tuple[int, int]],
         in_raw: Mapping[str, Sequence[str]],
     ) -> None:
-        """Take metrics that are new or declared otherwise up from what is left of raw. What is known of the
-        others stays: raw no longer has all of it."""
+        """Read new and redeclared metrics from what is left of raw. The observations of other metrics stay:
+        raw no longer has all of them."""
         seqs = {entry.id: entry.seq for entry in self._state.slices(self.spec.stream)}
         self._take_up(batches, in_raw, seqs, observed, observed.lacking)
         self._write_admitted(self._admitted_keys, first=True)
@@ -491,7 +493,7 @@ class StateHistory:
         name = set_hash([*batches, *(only or ())])[:24]
         followed = [metric for metric in self.followed if only is None or metric.name in only]
         seen = {metric.name: left_by(folder, metric.name, SEEN) for metric in followed}
-        size = _bytes(path for paths in seen.values() for path in paths)
+        size = file_bytes(path for paths in seen.values() for path in paths)
         units = [
             EnterUnit(
                 metric=metric,
@@ -537,7 +539,7 @@ class StateHistory:
                 write_observations(layout.admitted_keys(self.folder, metric), admitted_keys.keys(metric))
         self._admitted_keys = admitted_keys
 
-    def _strike(self, start: int) -> None:
+    def _remove_admitted(self, start: int) -> None:
         """Remove keys that were admitted from this ledger offset on, also on disk."""
         kept = self._admitted_keys.before(start)
         for metric in kept.metrics:
@@ -580,7 +582,7 @@ def recollect(warehouse: Path, spec: RollupSpec) -> Recollection | None:
     if a file is being merged into another."""
     folder = layout.state_history(warehouse, spec.stream)
     known = ObservationLog(folder, _made_for(spec))
-    if not known.is_there:
+    if not known.exists:
         return None
     observation_files: dict[str, list[str]] = {}
     for each in known.sets.values():
@@ -620,7 +622,3 @@ def _united(many: Iterable[Touched]) -> dict[int, frozenset[str]]:
         for start, names in touched.items():
             found[start] = found.get(start, frozenset()) | names
     return {start: found[start] for start in sorted(found)}
-
-
-def _bytes(paths: Iterable[str]) -> int:
-    return sum(size_of(path) for path in paths)

@@ -18,6 +18,7 @@ from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.model.levels import BASE
 from tidemill.model.metrics import NONE_STATE, TransitionRule
+from tidemill.outputs.rollups.admitted_keys import key_columns
 from tidemill.outputs.rollups.cells import cell_schema
 from tidemill.outputs.rollups.grouping import GroupCodes, Groups, coded, grouped
 from tidemill.outputs.rollups.observations import joined, order_of
@@ -103,15 +104,11 @@ def histories(metric: Metric, observations: pa.Table) -> Histories:
     high, low = (one(observations.column(name)).to_numpy() for name in ("high", "low"))
     begins = np.ones(high.size, np.bool_)
     begins[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    key, keys = grouped([coded(observations.column(name)) for name in _key_columns(metric)])
+    key, keys = grouped([coded(observations.column(name)) for name in key_columns(metric)])
     time = one(observations.column("time")).to_numpy()
     states = one(observations.column("state"))
     codes = states.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return Histories(states.dictionary.to_pylist(), begins, codes, key, time - time % BASE.width, keys)
-
-
-def _key_columns(metric: Metric) -> list[str]:
-    return ["tenant", *(f"k{i}" for i in range(len(metric.dimensions)))]
 
 
 # -- rows
@@ -209,7 +206,7 @@ def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequ
     least = min(int(each.bucket.min()) for each in rows)
     most = max(int(each.bucket.max()) for each in rows)
     sizes = (known.keys.size, states + rules * (states + 1) * states, (most - least) // BASE.width + 1)
-    parts = [(r.key, _what(r, states), (r.bucket - least) // BASE.width, r.sign) for r in rows]
+    parts = [(r.key, _count_codes(r, states), (r.bucket - least) // BASE.width, r.sign) for r in rows]
     key, what, bucket, counts = _tallied(parts, sizes)
     net = what < states
     rule, rest = np.divmod(np.where(net, 0, what - states), (states + 1) * states)
@@ -218,7 +215,7 @@ def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequ
     names = pa.array([each.name for each in metric.following.rules], pa.string())
     where = pa.array(known.keys[key])
     columns: dict[str, pa.Array] = {
-        name: one(observations.column(name)).take(where) for name in _key_columns(metric)
+        name: one(observations.column(name)).take(where) for name in key_columns(metric)
     }
     columns["state"] = _text(np.where(net, what, 0), texts, ~net)
     columns["rule"] = _text(rule, names, net)
@@ -229,7 +226,7 @@ def _summed(metric: Metric, observations: pa.Table, known: Histories, rows: Sequ
     return pa.table(columns, schema=cell_schema(metric))
 
 
-def _what(rows: _Changes, states: int) -> Ints:
+def _count_codes(rows: _Changes, states: int) -> Ints:
     """What is counted, as one number: a state; or, beyond those, rule, state left and state reached."""
     if rows.left is None:
         return rows.state

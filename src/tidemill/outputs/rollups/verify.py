@@ -86,7 +86,7 @@ class HighCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TileReference:
     """What tiles are compared with, besides raw."""
 
     desired: Mapping[int, frozenset[str]]  # by 5s tile the names of the slices that it should be made from
@@ -213,7 +213,13 @@ def _plain(cells: pa.Table) -> pa.Table:
 
 
 def verify_tiles(
-    spec: RollupSpec, plan: ReadPlan, raw: Table, table: Table, engine: Engine, known: Known, folder: Path
+    spec: RollupSpec,
+    plan: ReadPlan,
+    raw: Table,
+    table: Table,
+    engine: Engine,
+    known: TileReference,
+    folder: Path,
 ) -> tuple[int, int, list[TileDifference]]:
     """The number of tiles compared with raw, of tiles whose raw has expired, and the differences."""
     builds: list[TileBuild] = []
@@ -245,7 +251,7 @@ def _spans(
     raw: Table,
     table: Table,
     builds: Sequence[TileBuild],
-    known: Known,
+    known: TileReference,
     folder: Path,
 ) -> list[SpanCheck]:
     """All of time, in spans of whole days with about the same number of rows."""
@@ -287,8 +293,8 @@ def _stored(table: Table, builds: Sequence[TileBuild]) -> dict[str, dict[str, li
     return found
 
 
-def _hashes(builds: Sequence[TileBuild], known: Known) -> Iterator[TileDifference]:
-    """Check that each tile's hash is that of what it is made from, down to the slices in raw."""
+def _hashes(builds: Sequence[TileBuild], known: TileReference) -> Iterator[TileDifference]:
+    """Check each tile's hash against what it is made from, down to the slices in raw."""
     hashes: dict[str, dict[int, str]] = {level.name: {} for level in LEVELS}
     for key, digest in known.expired.items():
         hashes[key.level][key.start] = digest

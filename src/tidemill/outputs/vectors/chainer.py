@@ -200,7 +200,7 @@ class Chainer:
         width = parse_duration(every) if isinstance(every, str) else every
         width = declared.aggregation_span or HOUR if width is None else width
         if width <= 0:
-            raise InputError("windows of deltas have a width above zero", hint="for example --window 1h")
+            raise InputError("the width of a window must be above zero", hint="for example --window 1h")
         since, until = (None if edge is None else arguments.instant(edge) for edge in (start, end))
         owner, deltas = self._deltas(stream, since, until, tenant)
         return window_batches(deltas, width, owner)

@@ -22,7 +22,6 @@ class FoldedVectors:
     matrix: Floats
     exists: Mask
     last: Ints  # the row of the last delta applied; -1: none
-    applied: Ints  # how many were applied
     left_out: Mask  # rows that were not applied, since a component would no longer be finite
 
 
@@ -47,14 +46,14 @@ def fold(
     else:
         assert base.shape == (count, dimension), "one row for each name"
         matrix, exists = np.array(base, np.float64, order="C"), base_exists.copy()
-    last, applied = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+    last = np.full(count, -1, np.int64)
     left_out = np.zeros(len(deltas), np.bool_)
     limit = until if until is not None else np.iinfo(np.int64).max
     _fold.for_steps(len(deltas) * dimension)(
-        matrix, exists, last, applied, left_out, limit, finite, deltas.vectors, deltas.ts, deltas.ops,
+        matrix, exists, last, left_out, limit, finite, deltas.vectors, deltas.ts, deltas.ops,
         deltas.dense, deltas.index_at, deltas.indices, deltas.value_at, deltas.values,
     )  # fmt: skip
-    return FoldedVectors(matrix, exists, last, applied, left_out)
+    return FoldedVectors(matrix, exists, last, left_out)
 
 
 @Kernel
@@ -62,7 +61,6 @@ def _fold(
     matrix: Floats,
     exists: Mask,
     last: Ints,
-    applied: Ints,
     left_out: Mask,
     until: int,
     finite: bool,
@@ -89,7 +87,6 @@ def _fold(
                 left_out[row] = True
                 continue
         last[v] = row
-        applied[v] += 1
         exists[v] = op != DELETE
         if op == DELETE:
             continue

@@ -214,8 +214,8 @@ class VectorReader:
         first = pc.min(of_torn.column("first_ts").cast(pa.int64())).as_py()
         if first is not None and first < seal:
             raise NotFoundError(
-                f"what {min(torn)!r} was then is in no chain any more, and raw before {format_instant(seal)} "
-                "is gone",
+                f"the value of {min(torn)!r} at that instant is no longer in its chain, and raw before "
+                f"{format_instant(seal)} has expired",
                 hint="ask for a later instant; `tidemill chain` says what is kept",
             )
 

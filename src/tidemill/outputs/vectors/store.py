@@ -159,7 +159,7 @@ class ChainStore:
 
     def made(self) -> Made:
         """What the table was made from; nothing if its declaration differs."""
-        self._look()
+        self._read_current()
         answers = [footer.made for footer in self._footers.values() if footer.declared == self._declared]
         if len(answers) < len(self._footers):
             return Made()
@@ -167,10 +167,10 @@ class ChainStore:
 
     def footers(self) -> Mapping[str, ChainFooter]:
         """The footers of the current parts."""
-        self._look()
+        self._read_current()
         return self._footers
 
-    def _look(self) -> None:
+    def _read_current(self) -> None:
         paths = [part.path for part in self.table.snapshot().parts]
         known = self._footers
         self._footers = {

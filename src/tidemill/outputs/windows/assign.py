@@ -50,7 +50,7 @@ def assign(spec: WindowSpec, rows: pa.Table, watermark: int | None, *, flush: bo
     if spec.kind.by_time:
         found = _on_grid(spec, rows, at, watermark, flush)
         return _without_past(found, integers(rows.column(PAST))) if spec.some_windows else found
-    keys, windows = _found(spec, rows, watermark, flush)
+    keys, windows = _find_windows(spec, rows, watermark, flush)
     return _paired(keys, windows)
 
 
@@ -62,7 +62,7 @@ def assign_in_pieces(
     if spec.kind is not WindowKind.PER_ROW:
         yield assign(spec, rows, watermark, flush=flush)
         return
-    keys, windows = _found(spec, rows, watermark, flush)
+    keys, windows = _find_windows(spec, rows, watermark, flush)
     if since is not None:
         windows = windows.take(np.flatnonzero(windows.start >= since[windows.head]))
     piece = (np.cumsum(windows.lengths) - windows.lengths) // _PAIRS
@@ -71,7 +71,9 @@ def assign_in_pieces(
         yield _paired(keys, windows.take(np.arange(first, stop)))
 
 
-def _found(spec: WindowSpec, rows: pa.Table, watermark: int | None, flush: bool) -> tuple[_KeyRuns, _Windows]:
+def _find_windows(
+    spec: WindowSpec, rows: pa.Table, watermark: int | None, flush: bool
+) -> tuple[_KeyRuns, _Windows]:
     at = integers(rows.column(AT))
     if not flush:
         released = 0 if watermark is None else int(np.searchsorted(at, watermark, "right"))

@@ -40,7 +40,7 @@ def fingerprint_of(spec: WindowSpec, stream: Stream) -> str:
 
 
 def read_checkpoint(text: str | None, fingerprint: str) -> Checkpoint | None:
-    """The checkpoint; None if there is none, or if it is of another declaration."""
+    """The checkpoint; None if there is none, or if it belongs to another declaration."""
     if text is None:
         return None
     fields = json.loads(text)

@@ -31,7 +31,7 @@ def has_news(state: Outbox, stream: str, after: int) -> bool:
     return False
 
 
-def heard_of(
+def affected_by_datasets(
     spec: WindowSpec, stream: Stream, state: State, after: int, sealed: int | None = None
 ) -> tuple[int, Task | None]:
     """The outbox offset that was read, and the windows affected by the datasets that were built or withdrawn

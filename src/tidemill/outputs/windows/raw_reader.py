@@ -31,7 +31,7 @@ _BATCH_BYTES: Final = 8 << 20  # … and about how many bytes
 _MOSTLY: Final = 2  # a row group is decoded as a whole if more than one row in so many is in scope
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
-Found = tuple[pa.Table, Ints | None, Ints]  # rows, which of them (None: all), and the bucket of each
+FoundRows = tuple[pa.Table, Ints | None, Ints]  # rows, which of them (None: all), and the bucket of each
 
 
 class RowReader:
@@ -49,7 +49,7 @@ class RowReader:
         self._floor = max(unit.scope.span.start, _floor(unit.scope))
         self._members = _Members(unit.scope) if unit.scope.slices is not None else None
 
-    def read(self) -> Iterator[Found]:
+    def read(self) -> Iterator[FoundRows]:
         for path in self._unit.parts:
             self._path = path
             with open_part(path, ("tenant", "slice")) as file:
@@ -83,7 +83,7 @@ class RowReader:
         low, high = max(low, self._floor), min(high, self._scope.span.end - 1)
         return low <= high and (self._grid is None or self._grid.may_hold(low, high))
 
-    def _group(self, file: pq.ParquetFile, which: GroupId) -> Iterator[Found]:
+    def _group(self, file: pq.ParquetFile, which: GroupId) -> Iterator[FoundRows]:
         group = which[-1]
         whole = self._shared.find(which)
         narrow = whole.narrow if whole is not None else _narrow(file, group)
@@ -148,7 +148,7 @@ class RowReader:
 
     # -- what becomes of a batch
 
-    def _typed(self, wide: Wide, narrow: dict[str, np.ndarray], name: pa.Array) -> Iterator[Found]:
+    def _typed(self, wide: Wide, narrow: dict[str, np.ndarray], name: pa.Array) -> Iterator[FoundRows]:
         table = pa.Table.from_arrays(
             [
                 pa.array(narrow["at"]),
@@ -170,7 +170,7 @@ class RowReader:
         else:
             yield from self._by_key(table, narrow["at"])
 
-    def _by_key(self, table: pa.Table, at: Ints) -> Iterator[Found]:
+    def _by_key(self, table: pa.Table, at: Ints) -> Iterator[FoundRows]:
         again, since, buckets = self._scope.again, self._scope.since, self._unit.buckets
         if again is None and buckets == 1:
             yield table, None, np.zeros(at.size, np.int64)

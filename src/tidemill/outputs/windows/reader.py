@@ -157,14 +157,14 @@ def _is_behind(state: State, stream: Stream, spec: WindowSpec, raw: Snapshot | N
 def results_snapshot(
     warehouse: Path, stream: Stream, spec: WindowSpec, checkpoint_texts: Mapping[str, str]
 ) -> Snapshot | None:
-    """The parts of the results of a window; None before there are any. NotFoundError if they are of another
-    declaration, DamageError if the state records results that are missing."""
+    """The parts of the results of a window; None before there are any. NotFoundError if they belong to
+    another declaration, DamageError if the state records results that are missing."""
     known = read_checkpoint(checkpoint_texts.get(spec.name), fingerprint_of(spec, stream))
     snapshot = _snapshot(_root(warehouse, spec), known.version if known is not None else 0)
     if snapshot is not None and not _is_current(spec, stream, snapshot):
         raise NotFoundError(
-            f"window {spec.name!r} of stream {stream.name!r} was declared otherwise when its results were "
-            "made",
+            f"the results of window {spec.name!r} of stream {stream.name!r} were made by an earlier "
+            "declaration",
             hint="`tidemill run --once` computes them again, by the current declaration",
         )
     return snapshot
@@ -215,7 +215,7 @@ def _snapshot(root: Path, committed: int = 0) -> Snapshot | None:
 
 
 def _is_current(spec: WindowSpec, stream: Stream, snapshot: Snapshot) -> bool:
-    """Whether they are of this declaration; results of another one are removed together, never mixed."""
+    """Whether they belong to this declaration; results of another one are removed together, never mixed."""
     fingerprints = (ResultsFooter.from_footer(read_footer(path)).fingerprint for path in snapshot.paths()[:1])
     return all(one == fingerprint_of(spec, stream) for one in fingerprints)
 

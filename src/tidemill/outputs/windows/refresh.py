@@ -34,7 +34,7 @@ from tidemill.outputs.windows.checkpoints import (
     read_checkpoint,
 )
 from tidemill.outputs.windows.compaction import ResultMergeUnit, crowded_results, merge_results
-from tidemill.outputs.windows.completeness import has_news, heard_of
+from tidemill.outputs.windows.completeness import affected_by_datasets, has_news
 from tidemill.outputs.windows.damage import DamagedPart, damaged_parts, leave_out, lost_span, sealed_before
 from tidemill.outputs.windows.extract import AT, Extracted, ExtractUnit, RowScope, extract, rows_of
 from tidemill.outputs.windows.fold import FoldedResults, FoldUnit, fold
@@ -144,7 +144,7 @@ class Refresher:
             for commit in self.table.commits(after=checkpoint.version):
                 if "batch" in commit.info:
                     self._take_up(commit, commit.info.get("mark"))
-                    log.warning("took up committed results", extra={"stream": self.stream.name})
+                    log.warning("recorded committed results", extra={"stream": self.stream.name})
             self._seen_up_to(self.table.version)
             checkpoint = self._known()
         return checkpoint
@@ -313,7 +313,7 @@ class Refresher:
     ) -> tuple[Task | None, Checkpoint]:
         before = checkpoint.heard if checkpoint is not None else 0
         sealed = inputs.sealed_for(self.spec)
-        heard, task = heard_of(self.spec, self.stream, self.state, before, sealed)
+        heard, task = affected_by_datasets(self.spec, self.stream, self.state, before, sealed)
         return task, replace(new, heard=heard, watermark=None)
 
     def _by_watermark(self, checkpoint: Checkpoint | None, inputs: WindowInputs) -> Task | None:
@@ -545,7 +545,9 @@ class Refresher:
         inputs = replace(inputs, watermark=checkpoint.watermark)
         task: Task | None = self._all_again(inputs, gone=False)
         if self.spec.close is Close.COMPLETE:
-            heard, task = heard_of(self.spec, self.stream, self.state, 0, inputs.sealed_for(self.spec))
+            heard, task = affected_by_datasets(
+                self.spec, self.stream, self.state, 0, inputs.sealed_for(self.spec)
+            )
             if heard != checkpoint.heard:
                 return []
         if task is None:

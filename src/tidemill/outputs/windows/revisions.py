@@ -74,7 +74,7 @@ class Revising:
         self._gone = np.flatnonzero(~still & ~was_gone & ~waits)  # of held
         self._past = np.flatnonzero(~still & was_gone)
         self._replaced = spec.kind.one_after_another and bool(self._gone.size or self._past.size)
-        self._heirs = Heirs(self._live(closed) if self._replaced else {})
+        self._successors = Successors(self._live(closed) if self._replaced else {})
         self._by: list[str | None] = [None] * self._gone.size
         self._why = [Trigger.RETRACTION] * self._gone.size
         if self._replaced:
@@ -148,7 +148,7 @@ class Revising:
 
     # -- windows that took the place of others
 
-    def _live(self, closed: Mask) -> dict[Key, list[Live]]:
+    def _live(self, closed: Mask) -> dict[Key, list[FreshWindow]]:
         """The fresh windows of the keys that lost some."""
         written = np.zeros(self._fresh.num_rows, np.bool_)
         written[self._rows] = True
@@ -157,14 +157,14 @@ class Revising:
         closed, written = closed[concerned], written[concerned]
         keys = [fresh.column(GROUP + name).to_pylist() for name in self._spec.key]
         columns = [fresh.column(name).to_pylist() for name in ("tenant", "start", "end", "ordinal")]
-        found: dict[str, tuple[int, Key, Live]] = {}
+        found: dict[str, tuple[int, Key, FreshWindow]] = {}
         rows = zip(ids.to_pylist(), *columns, closed.tolist(), written.tolist(), *keys, strict=True)
         for name, tenant, start, end, ordinal, is_closed, is_written, *key in rows:
             is_written = is_written or (name in found and found[name][2].written)
-            live = Live(name, start, end, not is_closed, is_written)
+            live = FreshWindow(name, start, end, not is_closed, is_written)
             found[name] = ordinal, (tenant, tuple(key)), live
         ordered = sorted(found.values(), key=lambda window: (window[2].start, window[0]))
-        by_key: dict[Key, list[Live]] = {}
+        by_key: dict[Key, list[FreshWindow]] = {}
         for _, key_code, live in ordered:
             by_key.setdefault(key_code, []).append(live)
         return by_key
@@ -178,33 +178,33 @@ class Revising:
         own, current = key_codes[: self._fresh.num_rows], key_codes[self._fresh.num_rows :]
         return np.flatnonzero(np.isin(own, current))
 
-    def _windows(self, rows: Ints) -> list[Gone]:
+    def _windows(self, rows: Ints) -> list[WithdrawnWindow]:
         """The windows of rows of `held`."""
         some = self._held.take(pa.array(rows))
         keys = [some.column(column_name(name)).to_pylist() for name in self._spec.key]
         start, end = (some.column(name).cast(pa.int64()).to_pylist() for name in ("start", "end"))
         ids, tenants = some.column("window_id").to_pylist(), some.column("tenant").to_pylist()
         return [
-            Gone(name, (tenant, tuple(key)), begins, ends)
+            WithdrawnWindow(name, (tenant, tuple(key)), begins, ends)
             for name, tenant, begins, ends, *key in zip(ids, tenants, start, end, *keys, strict=True)
         ]
 
     def _settle(self) -> None:
         for number, gone in enumerate(self._windows(self._gone)):
-            heir = self._heirs.of(gone)
-            self._by[number] = heir.by
-            if heir.overlapped:
+            successor = self._successors.of(gone)
+            self._by[number] = successor.by
+            if successor.overlapped:
                 self._why[number] = Trigger.LATE
-            if heir.by is not None:
-                self._heirs.name(heir.by, [gone])
+            if successor.by is not None:
+                self._successors.name(successor.by, [gone])
         # A window that was withdrawn before its successor was published names it once it is; if the successor
         # was never published, another takes its place.
         known = {*self._ids.to_pylist(), *self._held.column("window_id").to_pylist()}
         was_by = _take(self._held, "superseded_by", self._past).to_pylist()
         for gone, by in zip(self._windows(self._past), was_by, strict=True):
-            heir_id = by if by in known else self._heirs.of(gone).by
+            heir_id = by if by in known else self._successors.of(gone).by
             if by is not None and heir_id is not None:
-                self._heirs.name(heir_id, [gone])
+                self._successors.name(heir_id, [gone])
 
     # -- rows to append; all of them get the same watermark and batch
 
@@ -257,10 +257,10 @@ class Revising:
 
     def _supersedes(self) -> pa.Array:
         ids = self._ids.take(pa.array(self._rows))
-        if not self._heirs.named:
+        if not self._successors.named:
             offsets = pa.array(np.zeros(len(ids) + 1, np.int32))
             return pa.ListArray.from_arrays(offsets, pa.array([], pa.string()))
-        return pa.array([self._heirs.superseded_by(name) for name in ids.to_pylist()], _LISTS)
+        return pa.array([self._successors.superseded_by(name) for name in ids.to_pylist()], _LISTS)
 
     def withdrawn(self) -> pa.Table:
         """The results that are withdrawn."""
@@ -310,7 +310,7 @@ def _take(table: pa.Table, name: str, rows: Ints) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
+class FreshWindow:
     """A fresh window."""
 
     id: str
@@ -321,8 +321,8 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
-    """A window of which a result is gone."""
+class WithdrawnWindow:
+    """A window that lost a result."""
 
     id: str
     key: Key
@@ -331,31 +331,33 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Heir:
+class Successor:
     overlapped: bool  # a fresh window overlaps it
     by: str | None  # the window that replaced it
 
 
 @dataclass(slots=True)
-class Heirs:
+class Successors:
     """Fresh windows by key, those of each key in order: starts and ends ascend."""
 
-    live: Mapping[Key, Sequence[Live]]
-    named: dict[str, list[Gone]] = field(default_factory=dict)  # by the window that replaced them
+    live: Mapping[Key, Sequence[FreshWindow]]
+    named: dict[str, list[WithdrawnWindow]] = field(default_factory=dict)  # by the window that replaced them
 
-    def of(self, gone: Gone) -> Heir:
+    def of(self, gone: WithdrawnWindow) -> Successor:
         windows = self.live.get(gone.key, ())
         low = bisect_right(windows, gone.start, key=lambda window: window.end)
         high = bisect_left(windows, gone.end, key=lambda window: window.start)
         over = windows[low:high]
-        heirs = [window for window in over if window.id != gone.id and (window.written or window.open)]
+        successors = [window for window in over if window.id != gone.id and (window.written or window.open)]
         # It still has another group: nothing replaced it.
         lives_on = any(window.id == gone.id for window in over)
-        if lives_on or not heirs:
-            return Heir(bool(over), None)
-        return Heir(True, min(heirs, key=lambda window: window.open).id)  # the first one that is published
+        if lives_on or not successors:
+            return Successor(bool(over), None)
+        return Successor(
+            True, min(successors, key=lambda window: window.open).id
+        )  # the first one that is published
 
-    def name(self, by: str, gone: Iterable[Gone]) -> None:
+    def name(self, by: str, gone: Iterable[WithdrawnWindow]) -> None:
         self.named.setdefault(by, []).extend(gone)
 
     def superseded_by(self, window: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Finds which revisions of which results of a streaming window contain an event. It only reads.
+"""Finds the results of a streaming window, and their revisions, that contain an event. It only reads.
 
 A result identifies the set of slices that its rows came from by a hash. Slices are added in ledger order, so
 a result can have been made from few sets; the one with the same hash shows whether the event's slice is in

@@ -23,7 +23,7 @@ _NOT_PLAIN: Final = re.compile(r"[^\x20-\x7e]")
 _FAR: Final = 30  # digits before or after the point that are written out
 
 
-def found(name: str, of: SearchPage) -> Document:
+def page(name: str, of: SearchPage) -> Document:
     return {
         "stream": name,
         "tenant": of.tenant,

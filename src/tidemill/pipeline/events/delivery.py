@@ -76,7 +76,8 @@ class Delivery:
         patience: float = PATIENCE,
     ) -> None:
         """Relative paths of sinks are from `root`; with `warehouse` events also have the `uri` of a dataset;
-        secrets are read from `environment` (None: that of the process) whenever they are needed."""
+        secrets are read from `environment` (None: the environment of the process) whenever they are
+        needed."""
         variables = os.environ if environment is None else environment
         self._state = state
         self._events = events

@@ -95,12 +95,12 @@ def query_from(document: Document | str) -> Query:
     the plan can point there."""
     position = _Pointer("query")
     fields = _mapping(_loaded(document, position), position)
-    _known(fields, QUERY_KEYS, position)
+    _check_keys(fields, QUERY_KEYS, position)
     for needed in ("select", "from"):
         if needed not in fields:
             position.refuse(f"{needed!r} is missing", f"give {needed!r}; keys: {', '.join(QUERY_KEYS)}")
     query = Query(
-        items=tuple(_item(*each) for each in _some(fields["select"], position / "select")),
+        items=tuple(_item(*each) for each in _non_empty(fields["select"], position / "select")),
         source=_path(fields["from"], position / "from"),
         explain=_flag(fields, "explain", position),
         where=_optional(fields, "where", position, lambda value, at: _condition(value, at, 0)),
@@ -127,7 +127,7 @@ def search_from(document: Document | str) -> Search:
     """The search of a document (or its JSON); like `query_from`."""
     position = _Pointer("search")
     fields = _mapping(_loaded(document, position), position)
-    _known(fields, SEARCH_KEYS, position)
+    _check_keys(fields, SEARCH_KEYS, position)
     search = Search(
         where=_optional(fields, "where", position, lambda value, at: _condition(value, at, 0)),
         filter=_optional(fields, "filter", position, lambda value, at: _condition(value, at, 0)),
@@ -241,7 +241,7 @@ def _text(value: object, position: _Pointer, hint: str) -> str:
     return value
 
 
-def _some(value: object, position: _Pointer) -> list[tuple[object, _Pointer]]:
+def _non_empty(value: object, position: _Pointer) -> list[tuple[object, _Pointer]]:
     """The elements of a non-empty list, each with its position."""
     if not isinstance(value, list | tuple):
         position.refuse(f"{_kind(value)} is not valid here", "give a list")
@@ -250,7 +250,7 @@ def _some(value: object, position: _Pointer) -> list[tuple[object, _Pointer]]:
     return [(each, position / index) for index, each in enumerate(value)]
 
 
-def _known(value: Mapping[str, object], keys: Sequence[str], position: _Pointer) -> None:
+def _check_keys(value: Mapping[str, object], keys: Sequence[str], position: _Pointer) -> None:
     for key in value:
         if key not in keys:
             (position / str(key)[:40]).refuse(
@@ -321,14 +321,14 @@ def _item(value: object, position: _Pointer) -> Item:
     if isinstance(value, str):
         return Item(_expression(value, position))
     fields = _mapping(value, position, 'give a value such as "count", or {"value": "count", "as": "events"}')
-    _known(fields, ("value", "as"), position)
+    _check_keys(fields, ("value", "as"), position)
     if "value" not in fields:
         position.refuse("'value' is missing", 'give {"value": "count", "as": "events"}')
     return Item(_expression(fields["value"], position / "value"), _optional(fields, "as", position, _path))
 
 
 def _groups(value: object, position: _Pointer) -> tuple[Path, ...]:
-    return tuple(_path(*each) for each in _some(value, position))
+    return tuple(_path(*each) for each in _non_empty(value, position))
 
 
 def _choice(value: object, position: _Pointer) -> Choice:
@@ -356,7 +356,7 @@ def _time(fields: Mapping[str, object], position: _Pointer) -> Between | Since |
     if "between" not in fields:
         return None
     at = position / "between"
-    bounds = _some(fields["between"], at)
+    bounds = _non_empty(fields["between"], at)
     if len(bounds) != 2:
         at.refuse(f"the list has {len(bounds)} elements", "give [start, end], two instants")
     start, end = (_moment(value, where) for value, where in bounds)
@@ -403,12 +403,12 @@ def _bucket(fields: Mapping[str, object], position: _Pointer) -> Rollup | Every 
 def _keys(value: object, position: _Pointer) -> list[tuple[object, bool, _Pointer]]:
     """What to order by, whether descending, and the position."""
     found: list[tuple[object, bool, _Pointer]] = []
-    for key, at in _some(value, position):
+    for key, at in _non_empty(value, position):
         if isinstance(key, str):
             found.append((key, False, at))
             continue
         fields = _mapping(key, at, 'give a name, or {"by": name, "desc": true}')
-        _known(fields, ("by", "desc"), at)
+        _check_keys(fields, ("by", "desc"), at)
         if "by" not in fields:
             at.refuse("'by' is missing", 'give {"by": name, "desc": true}')
         found.append((fields["by"], _flag(fields, "desc", at), at / "by"))
@@ -443,13 +443,13 @@ def _condition(value: object, position: _Pointer, depth: int) -> Condition:
         position.refuse("the condition is nested too deeply", f"{MAX_DEPTH} levels at most")
     for word, join in (("and", All), ("or", AnyOf)):
         if word in fields:
-            _known(fields, (word,), position)
+            _check_keys(fields, (word,), position)
             terms = tuple(
-                _condition(term, at, depth + 1) for term, at in _some(fields[word], position / word)
+                _condition(term, at, depth + 1) for term, at in _non_empty(fields[word], position / word)
             )
             return join(terms) if len(terms) > 1 else terms[0]
     if "not" in fields:
-        _known(fields, ("not",), position)
+        _check_keys(fields, ("not",), position)
         return Not(_condition(fields["not"], position / "not", depth + 1))
     return _test(fields, position)
 
@@ -458,13 +458,13 @@ def _test(fields: Mapping[str, object], position: _Pointer) -> Condition:
     name = "dimension" if "dimension" in fields else "field"
     operator = fields.get("op")
     if name not in fields or "op" not in fields:
-        position.refuse("this is no condition", _FORMS)
+        position.refuse("this is not a condition", _FORMS)
     if not isinstance(operator, str) or operator not in OPERATORS:
         shown = repr(operator[:40]) if isinstance(operator, str) else _kind(operator)
-        (position / "op").refuse(f"{shown} is no operator", f"operators: {', '.join(OPERATORS)}")
+        (position / "op").refuse(f"{shown} is not an operator", f"operators: {', '.join(OPERATORS)}")
     kind, negated = NEGATABLE.get(operator, (operator, False))
     needed = {"in": ("values",), "between": ("values",), "is_null": ()}.get(kind, ("value",))
-    _known(fields, (name, "op", *needed), position)
+    _check_keys(fields, (name, "op", *needed), position)
     for key in needed:
         if key not in fields:
             position.refuse(f"{key!r} is missing", f"{operator!r} needs {key!r}")
@@ -472,7 +472,7 @@ def _test(fields: Mapping[str, object], position: _Pointer) -> Condition:
     if kind == "is_null":
         return IsNull(path, negated)
     if kind == "in":
-        values = _some(fields["values"], position / "values")
+        values = _non_empty(fields["values"], position / "values")
         return Among(path, tuple(Literally(_scalar(*each)) for each in values), negated)
     if kind == "between":
         return _within(path, fields["values"], position / "values", negated)
@@ -486,7 +486,7 @@ def _test(fields: Mapping[str, object], position: _Pointer) -> Condition:
 
 
 def _within(path: Path, value: object, position: _Pointer, negated: bool) -> Condition:
-    bounds = _some(value, position)
+    bounds = _non_empty(value, position)
     if len(bounds) != 2:
         position.refuse(f"the list has {len(bounds)} elements", "give [low, high], both included")
     low, high = (Literally(_scalar(*each)) for each in bounds)

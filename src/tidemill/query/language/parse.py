@@ -378,7 +378,7 @@ class _QueryReader:
             if name not in SEARCH_ORDERS or name in order:
                 twice = f"{path.text!r} was already given"
                 raise QueryError(
-                    twice if name in order else f"no order goes by {path.text!r}",
+                    twice if name in order else f"events cannot be ordered by {path.text!r}",
                     hint=f"order by {' or '.join(SEARCH_ORDERS)}, each once",
                     position=path.position,
                 )

@@ -295,6 +295,6 @@ def _expired(warehouse: Warehouse, stream: str, what: str, name: str) -> list[Mi
             Interval(MIN_INSTANT, before),
             "expired",
             f"{name} of everything before {format_instant(before)} expired",
-            "Nothing of that time is kept: set a longer retention for what comes",
+            "Nothing of that time is kept; a longer retention keeps what comes",
         )
     ]

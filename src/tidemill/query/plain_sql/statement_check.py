@@ -65,7 +65,7 @@ def check(text: str, views: Collection[ViewKey], engine: duckdb.DuckDBPyConnecti
     try:
         walk.visit(tree, frozenset())
     except RecursionError:
-        raise QueryError("the statement is nested too deeply", hint="take it apart with WITH") from None
+        raise QueryError("the statement is nested too deeply", hint="split it with WITH") from None
     prefix = f"EXPLAIN{explain[1] or ''} " if explain else ""
     return Statement(prefix + body, frozenset(walk.found))
 
@@ -77,7 +77,7 @@ def _parsed(text: str, engine: duckdb.DuckDBPyConnection) -> Sequence[Tree]:
     try:
         result = json.loads(found[0])
     except RecursionError:
-        raise QueryError("the statement is nested too deeply", hint="take it apart with WITH") from None
+        raise QueryError("the statement is nested too deeply", hint="split it with WITH") from None
     if not result["error"]:
         statements: Sequence[Tree] = result["statements"]
         return statements

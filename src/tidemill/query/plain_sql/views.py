@@ -35,7 +35,7 @@ _PAYLOAD_TEXT: Final = "payload_text"
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One view by its name; `window` is that of a streaming one."""
+    """One view by its name; `window` is set for the views of a streaming window."""
 
     schema: Schema
     name: str

@@ -148,7 +148,7 @@ def _may_hold(bounds: Bounds | None, tests: Sequence[tuple[str, Scalar]]) -> boo
 
 
 def _as_doubles(operator: str, literal: Scalar) -> tuple[str, float]:
-    """What is less than a literal has a double that is not greater than that of the literal."""
+    """A value below a literal has a double that does not exceed the literal's double."""
     assert not isinstance(literal, str)
     return {"<": "<=", ">": ">="}.get(operator, operator), float(literal)
 

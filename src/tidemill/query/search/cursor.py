@@ -55,7 +55,7 @@ def read_cursor(text: str, identity: str) -> Cursor:
         version, of, span, bound, after = json.loads(body)
         found = Cursor(Interval(*span) if span is not None else None, int(bound), _key(after))
     except (ValueError, TypeError, UnicodeError, binascii.Error):
-        raise QueryError("this is no cursor of a search", hint=_HINT) from None
+        raise QueryError("this is not the cursor of a search", hint=_HINT) from None
     if version != _VERSION or of != identity:
         raise QueryError("the cursor belongs to another search", hint=_HINT)
     return found

@@ -228,7 +228,7 @@ def _between(low: Scalar, high: Scalar) -> dict[str, Test]:
 
 
 def _share_of(operator: str, low: Edge, high: Edge, value: Edge) -> Share:
-    """For values that are known exactly; `low` and `high` are of the kind of `value`."""
+    """For values that are known exactly; `low` and `high` have the kind of `value`."""
     assert isinstance(low, type(value))
     assert isinstance(high, type(value))
     below = high < value  # type: ignore[operator]

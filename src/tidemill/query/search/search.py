@@ -147,7 +147,7 @@ def search(
     engine: Engine | None = None,
     arrivals: Arrivals = NO_ARRIVALS,
 ) -> SearchPage:
-    """One page; `tenant` None: for all. `limit` overrides that of the text. With an engine the parts are
+    """One page; `tenant` None: for all. `limit` overrides the LIMIT of the text. With an engine the parts are
     searched on Spark, else in process."""
     check(search_, over, tenant)
     size = _limit(search_.limit if limit is None else limit)
@@ -166,7 +166,7 @@ def search(
     parts = _ordered(_parts(over, span, tenant), scope)
     offsets = lru_cache(maxsize=None)(over.seqs)  # every row group has the same few slices
     units = [_unit(over, scope, number, part, offsets) for number, part in enumerate(parts)]
-    hits = _on_engine(engine, units) if engine is not None else _here(units, parts)
+    hits = _on_engine(engine, units) if engine is not None else _in_process(units, parts)
     page, more = _page(hits, scope, size)
     rows = _rows([unit.raw for unit in units], page)
     return SearchPage(
@@ -330,7 +330,7 @@ def _unit(
     return FindUnit(scope, number, raw, part.rows, _index_of(over, part), offsets)
 
 
-def _here(units: Sequence[FindUnit], parts: Sequence[Part]) -> list[Hits]:
+def _in_process(units: Sequence[FindUnit], parts: Sequence[Part]) -> list[Hits]:
     """A few parts at a time, until no other can have a row of the page."""
     hits: list[Hits] = []
     at_once = default_cores()

@@ -1,7 +1,7 @@
 """The packing kernel: rows of some slices and of one span from raw parts, as one part, in the order of raw.
 
-No row is changed, and nothing but columns is decoded, unless those are of another declaration. It writes only
-to staging.
+No row is changed, and only columns are decoded, unless they follow another declaration. It writes only to
+staging.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _of_slices(file: pq.ParquetFile, group: int, seqs: Mapping[str, int] | None)
 
 
 def _used(rows: pa.Table, name: str) -> pa.Table:
-    """Without the strings of rows that were left out: a part names only slices of which it has rows."""
+    """Without the strings of rows that were left out: a part names only slices whose rows it has."""
     texts, codes = _codes(rows, name)
     used = np.unique(codes)
     if used.size == len(texts):

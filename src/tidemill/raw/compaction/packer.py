@@ -103,7 +103,7 @@ class PackRound:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
+class _ReaderSource:
     """What the choice reads from, for readers."""
 
     stream: Stream
@@ -365,7 +365,9 @@ class Packer:
         if raw is None or self._is_held_back(stream):
             return _NOTHING
         partition = partial(_partition, stream.manifests.partition_by)
-        waiting = fresh(_Shelf(stream, self._warehouse.state, raw), packed_too=rebuild, partition=partition)
+        waiting = fresh(
+            _ReaderSource(stream, self._warehouse.state, raw), packed_too=rebuild, partition=partition
+        )
         found = groups(waiting, stream.pack)
         left = len(waiting) - sum(len(group.slices) for group in found)
         return _Choice(regrouped(waiting, stream.pack, raw) if rebuild else found, left)

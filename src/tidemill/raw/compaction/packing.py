@@ -31,7 +31,7 @@ from tidemill.raw.part_names import (
     write_tombstone,
 )
 from tidemill.raw.partitioning import shared_days, spread_days
-from tidemill.raw.recovered_batches import Held, held_part
+from tidemill.raw.recovered_batches import MovedPart, moved_part
 from tidemill.raw.tables import DAY_COLUMN, partition_at
 from tidemill.storage.tables.parts import StagedPart
 from tidemill.storage.tables.snapshot import Part, Snapshot
@@ -79,7 +79,7 @@ class Prepared:
     units: Sequence[RewriteUnit]
     done: Sequence[Rewritten]
     replaced: Sequence[Part]
-    facts: Mapping[str, Held]
+    facts: Mapping[str, MovedPart]
     tag: str
     packing_folder: PackingFolder
 
@@ -181,7 +181,7 @@ class _Preparing:
             packing_folder.close()
             raise
 
-    def _prepared(self, facts: Mapping[str, Held], tag: str, packing_folder: PackingFolder) -> Prepared:
+    def _prepared(self, facts: Mapping[str, MovedPart], tag: str, packing_folder: PackingFolder) -> Prepared:
         from tidemill.raw.compaction.pack_kernel import rewrite
 
         folder = packing_folder.folder
@@ -202,26 +202,26 @@ class _Preparing:
         assert rows == sum(part.rows for part in replaced), "no row is lost"
         return Prepared(self._chosen, numbers, units, done, replaced, facts, tag, packing_folder)
 
-    def _facts(self) -> dict[str, Held]:
+    def _facts(self) -> dict[str, MovedPart]:
         """The contents of the parts with a row of a chosen slice, and of those without rows."""
         live = self._snapshot.by_path
         named = {path for group in self._chosen for path in group.parts}
         # What waited when the groups were chosen may have been moved by a commit since.
         named.update(part.path for part in self._snapshot.parts if is_rest(part))
         parts = [live[path] for path in sorted(named) if path in live]
-        held = held_in(self._source, parts)
+        held = moved_parts_in(self._source, parts)
         held = {path: fact for path, fact in held.items() if not self._names.isdisjoint(fact.accepted)}
         if not held:
             return {}
         mute = [part for part in self._snapshot.parts if not part.rows and batch_of(part) is not None]
-        return {**held, **held_in(self._source, mute)}
+        return {**held, **moved_parts_in(self._source, mute)}
 
 
-def held_in(source: PackSource, parts: Sequence[Part]) -> dict[str, Held]:
+def moved_parts_in(source: PackSource, parts: Sequence[Part]) -> dict[str, MovedPart]:
     """The contents of these parts, by their paths in the table."""
     paths = source.raw.paths(parts)
     size = sum(part.size for part in parts)
-    found = source.engine.run(held_part, paths, "slices of raw parts", size)
+    found = source.engine.run(moved_part, paths, "slices of raw parts", size)
     by_path = {fact.path: fact for fact in found}
     return {part.path: by_path[path] for part, path in zip(parts, paths, strict=True)}
 
@@ -236,7 +236,7 @@ class Writing:
         self._entries: dict[str, SliceEntry] = {}
 
     def units(
-        self, held: Mapping[str, Held], slices: Collection[str], folder: Path, name: str, *, packed: bool
+        self, held: Mapping[str, MovedPart], slices: Collection[str], folder: Path, name: str, *, packed: bool
     ) -> list[RewriteUnit]:
         """The parts with the rows of these slices, in order of time; none if they have no row."""
         amounts: dict[int, float] = {}
@@ -256,7 +256,7 @@ class Writing:
 
     def unit(
         self,
-        held: Mapping[str, Held],
+        held: Mapping[str, MovedPart],
         slices: Collection[str],
         span: tuple[int, int],
         folder: Path,
@@ -268,7 +268,7 @@ class Writing:
         from tidemill.raw.compaction.pack_kernel import RewriteUnit
 
         there: set[str] = set()
-        inputs: list[Held] = []
+        inputs: list[MovedPart] = []
         for fact in held.values():
             own = {each for each in fact.accepted if each in slices and _meets(fact.bounds[each], span)}
             if own:
@@ -315,7 +315,7 @@ def _meets(bounds: Sequence[int], span: tuple[int, int]) -> bool:
 def replace_parts(
     acceptor: Acceptor,
     replaced: Sequence[Part],
-    facts: Mapping[str, Held],
+    facts: Mapping[str, MovedPart],
     written: Sequence[StagedPart],
     tag: str,
     folder: Path,
@@ -335,7 +335,7 @@ def replace_parts(
 
 
 def _write_tombstones(
-    acceptor: Acceptor, replaced: Sequence[Part], facts: Mapping[str, Held], folder: Path
+    acceptor: Acceptor, replaced: Sequence[Part], facts: Mapping[str, MovedPart], folder: Path
 ) -> tuple[list[StagedPart], list[Part]]:
     """The records of the replaced parts, in one tombstone (or one for each folder of the table), and the
     tombstones that it replaces. At least one is new: it has the progress of the stream at this version of
@@ -385,7 +385,7 @@ def split_parts(acceptor: Acceptor, parts: Sequence[Part], at: int, now: int) ->
     if not parts:
         return
     source = source_of(acceptor)
-    facts = held_in(source, parts)
+    facts = moved_parts_in(source, parts)
     tag = set_hash([*facts, str(at)])[:24]
     packing_folder = PackingFolder(source.raw.root, tag)
     folder = packing_folder.folder

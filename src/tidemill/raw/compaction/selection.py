@@ -147,7 +147,7 @@ def settled_in(raw: Table) -> Settled:
     return Settled(frozenset(slices), rows)
 
 
-class Shelf(Protocol):
+class SelectionSource(Protocol):
     """What the choice reads from. An acceptor is one; a reader needs no more."""
 
     @property
@@ -159,11 +159,14 @@ class Shelf(Protocol):
 
 
 def fresh(
-    shelf: Shelf, *, packed_too: bool = False, partition: Callable[[SliceEntry], str] = lambda _entry: ""
+    source: SelectionSource,
+    *,
+    packed_too: bool = False,
+    partition: Callable[[SliceEntry], str] = lambda _entry: "",
 ) -> list[UnpackedSlice]:
     """Accepted slices with rows in raw that are not packed yet (with `packed_too` all of them), oldest first;
     none while slices wait to be decided again. `partition` says which may be packed together."""
-    state, stream, raw = shelf.state, shelf.stream.name, shelf.raw
+    state, stream, raw = source.state, source.stream.name, source.raw
     if any(entry.attempt for entry in state.pending(stream, 1)[:1]):
         return []
     raw.refresh()

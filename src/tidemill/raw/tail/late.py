@@ -114,10 +114,10 @@ class LateCounts:
         """The totals of a stream with so many late rows."""
         known = self._known.get(stream)
         if known is None or known[0] != rows:
-            known = self._known[stream] = rows, self._look(stream, rows)
+            known = self._known[stream] = rows, self._count(stream, rows)
         return known[1]
 
-    def _look(self, stream: str, rows: int) -> LateTotals:
+    def _count(self, stream: str, rows: int) -> LateTotals:
         feed = self._feed(stream)
         if rows:
             try:

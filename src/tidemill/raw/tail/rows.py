@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tidemill.ingest.retraction_log import RetractionLog
 from tidemill.model.errors import BusyError, StorageError
+from tidemill.model.names import literal_path
 from tidemill.model.time import Interval
 from tidemill.raw.footers import declared_in
 from tidemill.raw.part_payloads import PAYLOAD as _PAYLOAD
@@ -123,7 +124,7 @@ class TailRows:
         left = scope.limit
         for paths in self._paths(scope, piecewise=piecewise):
             with self._cursor(scope.seqs) as cursor:
-                source, files = _PARTS, {"files": [_literal(path) for path in paths]}
+                source, files = _PARTS, {"files": [literal_path(path) for path in paths]}
                 if _PAYLOAD in columns.names and not all(has_whole_payloads(path) for path in paths):
                     cursor.register("parts", _with_payloads(paths, scope))
                     source, files = "parts", {}
@@ -143,7 +144,7 @@ class TailRows:
             where, values = _where(scope)
             text = f"SELECT {', '.join(sums)} FROM {_PARTS} {_JOINED} WHERE {where}"
             with self._cursor(scope.seqs) as cursor:
-                files = [_literal(path) for path in paths]
+                files = [literal_path(path) for path in paths]
                 found = cursor.execute(text, {"files": files, **values}).fetchone()
             totals = [int(number) for number in found or totals]
         return totals
@@ -265,8 +266,3 @@ def _typed(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
     ]
     schema = pa.schema([*columns, pa.field("seq", pa.int64())])
     return pa.RecordBatch.from_arrays([*arrays, batch.column("seq").cast(pa.int64())], schema=schema)
-
-
-def _literal(path: str) -> str:
-    """The path with its glob characters escaped: DuckDB would expand them."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in path)

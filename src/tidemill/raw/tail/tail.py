@@ -54,12 +54,12 @@ def tail(
         if not ordered or since is None or one.span.end > since:
             yield damaged(one.span, "raw", PUT_BACK)
     with TailRows(feed) as raw:
-        teller: _Teller = (
+        follower: _Follower = (
             _ByTime(feed, raw, since, tenant) if ordered else _ByArrival(feed, raw, since, tenant)
         )
         while left != 0:
             last = not follow or stop.is_set()
-            for item in _news(teller, left, follow=follow, last=last, flush=flush):
+            for item in _items(follower, left, follow=follow, last=last, flush=flush):
                 yield item
                 if isinstance(item, pa.RecordBatch) and left is not None:
                     left -= item.num_rows
@@ -70,15 +70,17 @@ def tail(
             wait()
 
 
-class _Teller(Protocol):
-    def news(self, limit: int | None, *, live: bool) -> Iterator[Item]: ...
-    def rest(self, limit: int | None) -> Iterator[Item]: ...
+class _Follower(Protocol):
+    def new_items(self, limit: int | None, *, live: bool) -> Iterator[Item]: ...
+    def buffered_items(self, limit: int | None) -> Iterator[Item]: ...
 
 
-def _news(teller: _Teller, limit: int | None, *, follow: bool, last: bool, flush: bool) -> Iterator[Item]:
+def _items(
+    follower: _Follower, limit: int | None, *, follow: bool, last: bool, flush: bool
+) -> Iterator[Item]:
     reported = 0
     try:
-        for item in _at_most(teller.news(limit, live=not last), limit):
+        for item in _at_most(follower.new_items(limit, live=not last), limit):
             yield item
             reported += item.num_rows if isinstance(item, pa.RecordBatch) else 0
     except BusyError as error:
@@ -88,7 +90,7 @@ def _news(teller: _Teller, limit: int | None, *, follow: bool, last: bool, flush
         return
     if last and flush:
         left = None if limit is None else limit - reported
-        yield from _at_most(teller.rest(left), left)
+        yield from _at_most(follower.buffered_items(left), left)
 
 
 def _at_most(items: Iterable[Item], limit: int | None) -> Iterator[Item]:
@@ -113,7 +115,7 @@ class _ByTime:
         self._at = since - 1 if since is not None else None  # rows up to here were returned
         self._last_reported: int | None = None
 
-    def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
+    def new_items(self, limit: int | None, *, live: bool) -> Iterator[Item]:
         self._offsets.check()
         now = self._watermark.current(live=live)
         new = self._offsets.newly_accepted()
@@ -128,7 +130,7 @@ class _ByTime:
                 self._at = self._last_reported = item.at
             yield item
 
-    def rest(self, limit: int | None) -> Iterator[Item]:
+    def buffered_items(self, limit: int | None) -> Iterator[Item]:
         return _cut(self._rows(None, limit), "event_time", [])
 
     def _rows(self, upto: int | None, limit: int | None) -> Iterator[pa.RecordBatch]:
@@ -162,12 +164,12 @@ class _ByArrival:
         self._at: int | None = None
         self._seq = 0  # slices up to here were returned
 
-    def news(self, limit: int | None, *, live: bool) -> Iterator[Item]:
+    def new_items(self, limit: int | None, *, live: bool) -> Iterator[Item]:
         self._offsets.check()
         now = self._watermark.current(live=live)
         found = self._offsets.newly_accepted()
         self._raw.refresh()
-        new = [entry for entry in found if entry.seq > self._seq and self._is_wanted(entry)]
+        new = [entry for entry in found if entry.seq > self._seq and self._is_in_scope(entry)]
         left = limit
         for entries in row_groups(new, SORTED_ROWS):
             for item in _cut(self._rows(entries, left), "seq", list(self._moves(entries))):
@@ -179,10 +181,10 @@ class _ByArrival:
             self._at = now
             yield Watermark(now)
 
-    def rest(self, limit: int | None) -> Iterator[Item]:
+    def buffered_items(self, limit: int | None) -> Iterator[Item]:
         return iter(())
 
-    def _is_wanted(self, entry: SliceEntry) -> bool:
+    def _is_in_scope(self, entry: SliceEntry) -> bool:
         return self._since is None or entry.slice.arrival >= self._since
 
     def _rows(self, entries: Sequence[SliceEntry], limit: int | None) -> Iterator[pa.RecordBatch]:

@@ -66,7 +66,7 @@ class Seals:
         return bytes(one ^ other for one, other in zip(text, stream, strict=False))
 
     def _both(self) -> tuple[bytes, bytes]:
-        """The key of tags, and that of streams."""
+        """The key for tags, and the key for streams."""
         if self._keys is None:
             key = self._read() or self._made()
             self._keys = hmac.digest(key, b"tag", "sha256"), hmac.digest(key, b"stream", "sha256")

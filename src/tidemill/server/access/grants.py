@@ -86,7 +86,8 @@ def checked_tenant(tenant: str | None) -> str | None:
         )
     if len(tenant.encode()) > MAX_TENANT_BYTES:
         raise InputError(
-            f"the name of the tenant is longer than {MAX_TENANT_BYTES} bytes", hint="use the one events carry"
+            f"the name of the tenant is longer than {MAX_TENANT_BYTES} bytes",
+            hint="use the name that events have",
         )
     return tenant
 
@@ -103,7 +104,7 @@ def checked_rate(rate: int | None) -> int | None:
     if rate is not None and not 1 <= rate <= MAX_RATE:
         raise InputError(
             f"a rate of {rate} is not possible",
-            hint=f"events a second from 1 to {MAX_RATE}; leave out for any",
+            hint=f"events a second from 1 to {MAX_RATE}; leave it out for no limit",
         )
     return rate
 
@@ -111,5 +112,5 @@ def checked_rate(rate: int | None) -> int | None:
 def checked_expiry(expires: int | None, now: int) -> int | None:
     if expires is not None and not now < expires < MAX_INSTANT:
         message = "a token that has expired is of no use" if expires <= now else "a token cannot last so long"
-        raise InputError(message, hint="let it last, such as 90d; leave it out for ever")
+        raise InputError(message, hint="use a duration such as 90d, or leave it out: then it never expires")
     return expires

@@ -44,8 +44,8 @@ class RateLimits:
             if short > 0:
                 after = -(-short // rate) / SECOND
                 raise RateLimitError(
-                    f"this token may bring {rate:,} events a second",
-                    hint=f"send it again after {after:.2f} s; `tidemill token create --rate N` allows others",
+                    f"this token may send {rate:,} events a second",
+                    hint=f"send it again after {after:.2f} s; `tidemill token create --rate N` sets the rate",
                     after=after,
                 )
             _, since, _ = self._buckets.get(principal.id, (0, now, rate))

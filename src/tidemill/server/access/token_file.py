@@ -65,7 +65,7 @@ def unusable(path: Path, message: str) -> DamageError:
     return DamageError(
         message,
         hint="restore it from a backup; or remove what is left of it and run `tidemill token create`: "
-        "tokens that were made before work no more",
+        "tokens that were made before no longer work",
         where=str(path.relative_to(path.parent.parent)),
     )
 

@@ -145,7 +145,7 @@ class Tokens:
             raise AuthError("a token is needed", hint=NEEDED)
         shown = _SHOWN.fullmatch(authorization.strip(" \t")) if len(authorization) < 1000 else None
         if shown is None:
-            raise AuthError("the Authorization header holds no token of Tidemill", hint=NEEDED)
+            raise AuthError("the Authorization header has no Tidemill token", hint=NEEDED)
         id, secret = shown.group(1), shown.group(2)
         token = self._query().get(id)
         right = hmac.compare_digest(_digest(secret), _NOBODY if token is None else token.digest)

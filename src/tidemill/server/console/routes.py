@@ -68,7 +68,7 @@ def router() -> APIRouter:
 
 async def _index(request: Request) -> Response:
     check_parameters(request)
-    index = _found(INDEX)
+    index = _file_named(INDEX)
     names = index.content.replace(PREFIX.encode(), f"{PREFIX}{_version()}/".encode())
     return _sent(request, _packed(names, index.media), _ASKED_AGAIN)
 
@@ -79,10 +79,12 @@ async def _file(request: Request, name: str) -> Response:
     version, _, rest = name.partition("/")
     kept = version.startswith(_VERSION)
     file_name = rest if kept else name
-    return _sent(request, _found(file_name), _FOR_EVER if kept and version == _version() else _ASKED_AGAIN)
+    return _sent(
+        request, _file_named(file_name), _FOR_EVER if kept and version == _version() else _ASKED_AGAIN
+    )
 
 
-def _found(name: str) -> _ConsoleFile:
+def _file_named(name: str) -> _ConsoleFile:
     path = _paths().get(name)
     if path is None or not path.is_file():
         raise NotFoundError(f"the console has no file {name[:80]!r}", hint="the console is at /")
@@ -92,7 +94,7 @@ def _found(name: str) -> _ConsoleFile:
 
 def _version() -> str:
     """A name that identifies the contents of all files."""
-    tags = [_found(name).tag for name, path in sorted(_paths().items()) if path.is_file()]
+    tags = [_file_named(name).tag for name, path in sorted(_paths().items()) if path.is_file()]
     return _VERSION + hashlib.sha256("".join(tags).encode()).hexdigest()[:16]
 
 

@@ -23,7 +23,7 @@ def record(db: Connection, found: Iterable[Damage], now: int) -> None:
     db.executemany(_RECORD, ((one.file, one.kind.value, one.stream, one.reason, now) for one in found))
 
 
-def damages(db: Connection, stream: str | None) -> list[KnownDamage]:
+def damages(db: Connection, stream: str | None = None) -> list[KnownDamage]:
     of_stream, value = ("true", ()) if stream is None else ("stream = ?", (stream,))
     rows = db.execute(
         f"SELECT file, kind, stream, reason, since FROM damages WHERE {of_stream} ORDER BY file", value

@@ -28,7 +28,7 @@ _BY_DECLARATION: Final = (
 
 
 def failing(
-    db: Connection, stream: str, now: int, declared: str, limit: int, longest: int | None
+    db: Connection, stream: str, now: int, declared: str, limit: int, longest: int | None = None
 ) -> list[SliceEntry]:
     latest = min(now + longest, NEVER) if longest is not None else NEVER  # later: the clock was put back
     rows = db.execute(_BY_TIME, (stream, now, latest, limit)).fetchall()

@@ -23,10 +23,10 @@ def enter(db: Connection, events: Iterable[OutboxEvent]) -> None:
     )
 
 
-def after(db: Connection, seq: int, limit: int, stream: str | None) -> list[OutboxEvent]:
+def page(db: Connection, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
     of_stream, value = ("", ()) if stream is None else (" AND stream = ?", (stream,))
     rows = db.execute(
-        f"SELECT {EVENT} FROM outbox WHERE seq > ?{of_stream} ORDER BY seq LIMIT ?", (seq, *value, limit)
+        f"SELECT {EVENT} FROM outbox WHERE seq > ?{of_stream} ORDER BY seq LIMIT ?", (after, *value, limit)
     ).fetchall()
     return [event_from(row) for row in rows]
 

@@ -433,11 +433,11 @@ class Windows(Protocol):
         when a batch accepts it, and is not unassigned once it is retracted or sent back."""
         ...
 
-    def reach(self, stream: str, reason: str, watermark: int) -> int:
+    def mark_reached_due(self, stream: str, reason: str, watermark: int) -> int:
         """Make WAITING windows with this reason that end at or before the watermark due; how many."""
         ...
 
-    def recede(self, stream: str, watermark: int) -> int:
+    def mark_receded_due(self, stream: str, watermark: int) -> int:
         """Make BUILT windows that end after the watermark due, since a retraction may have set it back; how
         many."""
         ...

@@ -137,7 +137,7 @@ def release(db: Connection, owner: str) -> int:
     return len(rows)
 
 
-def retry(db: Connection, stream: str, start: int | None) -> int:
+def retry(db: Connection, stream: str, start: int | None = None) -> int:
     of_start, value = ("", ()) if start is None else (" AND start = ?", (start,))
     rows = db.execute(
         f"SELECT {WINDOW} FROM windows WHERE stream = ? AND phase = 'failed'{of_start} {LOCKED}",
@@ -149,6 +149,6 @@ def retry(db: Connection, stream: str, start: int | None) -> int:
     return len(rows)
 
 
-def length(db: Connection, stream: str | None) -> int:
+def length(db: Connection, stream: str | None = None) -> int:
     of_stream, value = ("", ()) if stream is None else (" AND stream = ?", (stream,))
     return int(db.execute(LENGTH + of_stream, value).fetchone()[0])

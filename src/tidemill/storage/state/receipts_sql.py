@@ -35,7 +35,7 @@ def receipt(db: Connection, id: str) -> Receipt | None:
     return replace(Receipt(*values), repeated=bool(repeated))
 
 
-def page(db: Connection, stream: str, after: str, limit: int) -> list[Receipt]:
+def page(db: Connection, stream: str, after: str = "", limit: int = 1000) -> list[Receipt]:
     rows = db.execute(
         f"SELECT {_COLUMNS} FROM receipts WHERE stream = ? AND id > ? ORDER BY id LIMIT ?",
         (stream, after, limit),

@@ -16,7 +16,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.storage.state import progress_sql, windows_sql
 from tidemill.storage.state.database import Connection
 from tidemill.storage.state.ledger_sql import entry_of, record_version, rehash, rewrite
-from tidemill.storage.state.protocol import ClockState, Progress, Retraction
+from tidemill.storage.state.protocol import NO_PROGRESS, ClockState, Progress, Retraction
 from tidemill.storage.state.slice_rules import after_retraction
 
 NOBODY: Final = 0  # no slice has this offset
@@ -36,7 +36,7 @@ def apply(
     clocks: Sequence[ClockState],
     raw_version: int,
     quarantine_version: int,
-    progress: Progress,
+    progress: Progress = NO_PROGRESS,
 ) -> bool:
     retracted = entry_of(db, act.stream, act.slice) if act.slice else None
     if retracted is not None and retracted.status is SliceStatus.RETRACTED:

@@ -157,8 +157,8 @@ def repeats_from(text: str | None) -> tuple[Repeat, ...]:
 
 
 def decision_code(decision: int) -> int:
-    """The number by which a row records that it was built with that decision of its slice; 0 means that it
-    was not."""
+    """The number with which a row records the decision of its slice that it was built with; 0: it was not
+    built."""
     return decision + 1
 
 

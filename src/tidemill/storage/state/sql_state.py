@@ -7,28 +7,22 @@ and processes may use the same database.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Final
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.errors import InputError, StorageError
-from tidemill.model.gateway import Receipt
 from tidemill.model.levels import BASE, BaseTile, TileState
-from tidemill.model.slices import CountedAs, NewSlice, Reject, SliceEntry, SliceGlance, SliceStatus
+from tidemill.model.slices import CountedAs, NewSlice, Reject, SliceEntry, SliceStatus
 from tidemill.model.time import MAX_INSTANT, Interval
 from tidemill.model.windows import (
     Build,
     Dataset,
-    Evaluation,
     Member,
     MemberCounts,
     OutboxEvent,
-    Phase,
-    Undecided,
     Window,
-    WindowGlance,
-    WindowGroup,
     WindowKey,
 )
 from tidemill.storage.layout import LANDINGS
@@ -52,14 +46,13 @@ from tidemill.storage.state.dump import dump
 from tidemill.storage.state.lease_rules import Granted
 from tidemill.storage.state.ledger_sql import ENTRY, TILE
 from tidemill.storage.state.protocol import (
-    NO_PROGRESS,
     BatchRecord,
-    ClockState,
-    Progress,
-    Retraction,
     TileBuild,
 )
 from tidemill.storage.state.rows import TOTALS, from_row
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LOGGED: Final = "('landings', 'retried')"  # totals that count lines of the landing log
 ALL_TIME: Final = (Interval(-(1 << 62), 1 << 62),)
@@ -68,8 +61,30 @@ _WINDOWS_AT_ONCE: Final = 2000  # rows read in one transaction
 STALE: Final = f"level = '{BASE.name}' AND desired IS NOT hash"
 
 
+def _reads(act: Callable[Concatenate[Connection, P], R]) -> Callable[Concatenate[SqlState, P], R]:
+    """The method that calls a function of the SQL modules in a transaction that reads."""
+
+    @wraps(act)
+    def method(state: SqlState, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with state._database.read() as db:
+            return act(db, *args, **kwargs)
+
+    return method
+
+
+def _writes(act: Callable[Concatenate[Connection, P], R]) -> Callable[Concatenate[SqlState, P], R]:
+    """The same in a transaction that writes."""
+
+    @wraps(act)
+    def method(state: SqlState, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with state._write() as db:
+            return act(db, *args, **kwargs)
+
+    return method
+
+
 class SqlState:
-    """`State` on a database."""
+    """`State` on a database. Most acts are one function of a SQL module in a transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -139,21 +154,10 @@ class SqlState:
             ).fetchall()
         return [from_row(row) for row in rows]
 
-    def last_arrival(self, newest: int) -> int | None:
-        with self._read() as db:
-            return ledger_sql.last_arrival(db, newest)
-
-    def offset_at(self, instant: int) -> int:
-        with self._read() as db:
-            return overview_sql.offset_at(db, instant)
-
-    def slice_glances(self, stream: str, span: Interval, limit: int) -> list[SliceGlance]:
-        with self._read() as db:
-            return overview_sql.slices(db, stream, span, limit)
-
-    def covered(self, stream: str, span: Interval) -> list[tuple[int, int]]:
-        with self._read() as db:
-            return overview_sql.covered(db, stream, span)
+    last_arrival = _reads(ledger_sql.last_arrival)
+    offset_at = _reads(overview_sql.offset_at)
+    slice_glances = _reads(overview_sql.slices)
+    covered = _reads(overview_sql.covered)
 
     def pending(self, stream: str, max_bytes: int) -> list[SliceEntry]:
         taken: list[SliceEntry] = []
@@ -174,27 +178,14 @@ class SqlState:
             rows = db.execute("SELECT name, value FROM totals WHERE stream = ?", (stream,)).fetchall()
         return dict.fromkeys(TOTALS, 0) | dict(rows)
 
-    def apply_batch(self, record: BatchRecord) -> bool:
-        with self._write() as db:
-            return ledger_sql.apply_batch(db, record)
-
-    def has_batch(self, stream: str, batch: str) -> bool:
-        with self._read() as db:
-            return ledger_sql.has_batch(db, stream, batch)
-
-    def clocks(self, stream: str) -> list[ClockState]:
-        with self._read() as db:
-            return progress_sql.clocks(db, stream)
-
-    def progress(self, stream: str) -> Progress:
-        with self._read() as db:
-            return progress_sql.progress(db, stream)
+    apply_batch = _writes(ledger_sql.apply_batch)
+    has_batch = _reads(ledger_sql.has_batch)
+    clocks = _reads(progress_sql.clocks)
+    progress = _reads(progress_sql.progress)
 
     # -- streaming windows
 
-    def checkpoints(self, stream: str) -> Mapping[str, str]:
-        with self._read() as db:
-            return progress_sql.checkpoints(db, stream)
+    checkpoints = _reads(progress_sql.checkpoints)
 
     def set_checkpoint(
         self, stream: str, window: str, checkpoint: str | None, events: Sequence[OutboxEvent] = ()
@@ -203,9 +194,7 @@ class SqlState:
             progress_sql.set_checkpoint(db, stream, window, checkpoint)
             outbox_sql.enter(db, events)
 
-    def runs(self, stream: str) -> list[str]:
-        with self._read() as db:
-            return ledger_sql.runs(db, stream)
+    runs = _reads(ledger_sql.runs)
 
     def replace_runs(self, stream: str, old: Sequence[str], new: Sequence[str]) -> bool:
         with self._write() as db:
@@ -275,13 +264,8 @@ class SqlState:
                 ).fetchall()
             )
 
-    def touch_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
-        with self._write() as db:
-            ledger_sql.want(db, stream, tiles)
-
-    def lose_tiles(self, stream: str, parts: Collection[str]) -> int:
-        with self._write() as db:
-            return ledger_sql.lose_tiles(db, stream, parts)
+    touch_tiles = _writes(ledger_sql.want)
+    lose_tiles = _writes(ledger_sql.lose_tiles)
 
     def miss_tiles(self, stream: str, level: str, starts: Collection[int]) -> None:
         with self._write() as db:
@@ -297,32 +281,13 @@ class SqlState:
 
     # -- retractions
 
-    def retractions(self) -> int:
-        with self._read() as db:
-            return retractions_sql.applied(db)
-
-    def apply_retraction(
-        self,
-        act: Retraction,
-        clocks: Sequence[ClockState],
-        raw_version: int,
-        quarantine_version: int,
-        progress: Progress = NO_PROGRESS,
-    ) -> bool:
-        with self._write() as db:
-            return retractions_sql.apply(db, act, clocks, raw_version, quarantine_version, progress)
+    retractions = _reads(retractions_sql.applied)
+    apply_retraction = _writes(retractions_sql.apply)
 
     # -- slices that failed
 
-    def failing(
-        self, stream: str, now: int, declared: str, limit: int, longest: int | None = None
-    ) -> list[SliceEntry]:
-        with self._read() as db:
-            return failed_slices_sql.failing(db, stream, now, declared, limit, longest)
-
-    def postpone(self, slice_id: str, error: str, retry_at: int) -> None:
-        with self._write() as db:
-            failed_slices_sql.postpone(db, slice_id, error, retry_at)
+    failing = _reads(failed_slices_sql.failing)
+    postpone = _writes(failed_slices_sql.postpone)
 
     def send_again(self, slice_ids: Sequence[str], head: LogHead | None = None) -> list[SliceEntry]:
         with self._write() as db:
@@ -330,32 +295,20 @@ class SqlState:
                 damages_sql.set_head(db, LANDINGS, head)
             return failed_slices_sql.send_again(db, slice_ids)
 
-    def prioritise(self, stream: str) -> int:
-        with self._write() as db:
-            return failed_slices_sql.prioritise(db, stream)
+    prioritise = _writes(failed_slices_sql.prioritise)
 
     # -- windows
 
-    def span(self, stream: str) -> int | None:
-        with self._read() as db:
-            return windows_sql.span(db, stream)
-
-    def layout(self, stream: str) -> tuple[int, str] | None:
-        with self._read() as db:
-            return windows_sql.layout(db, stream)
+    span = _reads(windows_sql.span)
+    layout = _reads(windows_sql.layout)
 
     def declare_layout(self, stream: str, span: int, declared: str = "") -> None:
         if self.layout(stream) != (span, declared):  # most ticks: nothing to write
             with self._write() as db:
                 windows_sql.declare_layout(db, stream, span, declared)
 
-    def forget_windows(self, stream: str, before: int) -> int:
-        with self._write() as db:
-            return windows_sql.forget(db, stream, before)
-
-    def unassigned_slices(self, stream: str, limit: int) -> list[SliceEntry]:
-        with self._read() as db:
-            return windows_sql.unassigned_slices(db, stream, limit)
+    forget_windows = _writes(windows_sql.forget)
+    unassigned_slices = _reads(windows_sql.unassigned_slices)
 
     def assign(
         self,
@@ -366,42 +319,22 @@ class SqlState:
         with self._write() as db:
             windows_sql.assign(db, stream, windows, runs or {})
 
-    def reach(self, stream: str, reason: str, watermark: int) -> int:
-        with self._write() as db:
-            return windows_sql.reach(db, stream, reason, watermark)
-
-    def recede(self, stream: str, watermark: int) -> int:
-        with self._write() as db:
-            return windows_sql.recede(db, stream, watermark)
+    mark_reached_due = _writes(windows_sql.mark_reached_due)
+    mark_receded_due = _writes(windows_sql.mark_receded_due)
 
     def due(self, stream: str, now: int, limit: int) -> list[tuple[Window, list[Member]]]:
         with self._read() as db:
             return list(windows_sql.due(db, stream, now, limit))
 
-    def undecided(self, stream: str) -> list[Undecided]:
-        with self._read() as db:
-            return windows_sql.undecided(db, stream)
-
-    def evaluate(self, evaluated: Sequence[Evaluation]) -> list[WindowKey]:
-        with self._write() as db:
-            return windows_sql.evaluate(db, evaluated)
+    undecided = _reads(windows_sql.undecided)
+    evaluate = _writes(windows_sql.evaluate)
 
     def window(self, key: WindowKey) -> tuple[Window, list[Member]] | None:
         with self._read() as db:
             stored = windows_sql.load(db, key)
             return (stored.window, windows_sql.members(db, key)) if stored else None
 
-    def windows(
-        self,
-        stream: str | None = None,
-        phase: Phase | None = None,
-        span: Interval | None = None,
-        *,
-        newest: bool = False,
-        limit: int | None = None,
-    ) -> list[Window]:
-        with self._read() as db:
-            return windows_sql.windows(db, stream, phase, span, newest=newest, limit=limit)
+    windows = _reads(windows_sql.windows)
 
     def each_window(self, stream: str, span: Interval | None = None) -> Iterator[tuple[Window, list[Member]]]:
         end = MAX_INSTANT if span is None else span.end
@@ -413,43 +346,19 @@ class SqlState:
                 return
             span = Interval(page[-1][0].key.start + 1, end)
 
-    def window_glances(self, stream: str, width: int, within: Interval | None) -> list[WindowGlance]:
-        with self._read() as db:
-            return overview_sql.windows(db, stream, width, within)
-
-    def window_groups(
-        self, stream: str, width: int, within: Interval, stretch: int, cutoff: str, now: int
-    ) -> list[WindowGroup]:
-        with self._read() as db:
-            return overview_sql.groups(db, stream, width, within, stretch, cutoff, now)
-
-    def first_arrivals(self, stream: str, within: Interval) -> Mapping[int, int]:
-        with self._read() as db:
-            return overview_sql.first_arrivals(db, stream, within)
-
-    def window_extent(self, stream: str, width: int) -> Interval | None:
-        with self._read() as db:
-            return overview_sql.extent(db, stream, width)
-
-    def window_counts(self, stream: str) -> Mapping[Phase, int]:
-        with self._read() as db:
-            return windows_sql.counts(db, stream)
+    window_glances = _reads(overview_sql.windows)
+    window_groups = _reads(overview_sql.groups)
+    first_arrivals = _reads(overview_sql.first_arrivals)
+    window_extent = _reads(overview_sql.extent)
+    window_counts = _reads(windows_sql.counts)
 
     def member_counts(self, keys: Sequence[WindowKey]) -> Mapping[WindowKey, MemberCounts]:
         with self._read() as db:
             return {key: windows_sql.member_counts(db, key) for key in keys}
 
-    def windows_of(self, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
-        with self._read() as db:
-            return windows_sql.windows_of(db, slice_id, limit)
-
-    def windows_touched(self, slice_id: str) -> int:
-        with self._read() as db:
-            return windows_sql.windows_touched(db, slice_id)
-
-    def force(self, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False) -> list[WindowKey]:
-        with self._write() as db:
-            return windows_sql.force(db, keys, trigger, reopen=reopen)
+    windows_of = _reads(windows_sql.windows_of)
+    windows_touched = _reads(windows_sql.windows_touched)
+    force = _writes(windows_sql.force)
 
     # -- the queue
 
@@ -470,9 +379,7 @@ class SqlState:
                 db, owner, now, lease_until, limit, streams, newest=newest, void=void, longest=longest
             )
 
-    def renew(self, owner: str, keys: Sequence[WindowKey], lease_until: int) -> list[WindowKey]:
-        with self._write() as db:
-            return queue_sql.renew(db, owner, keys, lease_until)
+    renew = _writes(queue_sql.renew)
 
     def complete(self, build: Build, dataset: Dataset, now: int, events: Sequence[OutboxEvent] = ()) -> bool:
         return self.complete_all([(build, dataset, events)], now)[0]
@@ -487,53 +394,23 @@ class SqlState:
                 for build, dataset, events in done
             ]
 
-    def fail(self, build: Build, error: str, not_before: int, tries: int) -> bool:
-        with self._write() as db:
-            return queue_sql.fail(db, build, error, not_before, tries)
-
-    def release(self, owner: str) -> int:
-        with self._write() as db:
-            return queue_sql.release(db, owner)
-
-    def retry(self, stream: str, start: int | None = None) -> int:
-        with self._write() as db:
-            return queue_sql.retry(db, stream, start)
-
-    def queue_length(self, stream: str | None = None) -> int:
-        with self._read() as db:
-            return queue_sql.length(db, stream)
-
-    def observe(self, datasets: Sequence[Dataset], events: Sequence[OutboxEvent]) -> None:
-        with self._write() as db:
-            windows_sql.observe(db, datasets, events)
+    fail = _writes(queue_sql.fail)
+    release = _writes(queue_sql.release)
+    retry = _writes(queue_sql.retry)
+    queue_length = _reads(queue_sql.length)
+    observe = _writes(windows_sql.observe)
 
     # -- the outbox
 
-    def outbox(self, after: int = 0, limit: int = 1000, stream: str | None = None) -> list[OutboxEvent]:
-        with self._read() as db:
-            return outbox_sql.after(db, after, limit, stream)
-
-    def delivered(self, sink: str) -> int:
-        with self._read() as db:
-            return outbox_sql.delivered(db, sink)
-
-    def set_delivered(self, sink: str, seq: int) -> None:
-        with self._write() as db:
-            outbox_sql.set_delivered(db, sink, seq)
+    outbox = _reads(outbox_sql.page)
+    delivered = _reads(outbox_sql.delivered)
+    set_delivered = _writes(outbox_sql.set_delivered)
 
     # -- receipts
 
-    def keep_receipts(self, receipts: Sequence[Receipt], until: int) -> None:
-        with self._write() as db:
-            receipts_sql.keep(db, receipts, until)
-
-    def receipt(self, id: str) -> Receipt | None:
-        with self._read() as db:
-            return receipts_sql.receipt(db, id)
-
-    def receipts(self, stream: str, after: str = "", limit: int = 1000) -> list[Receipt]:
-        with self._read() as db:
-            return receipts_sql.page(db, stream, after, limit)
+    keep_receipts = _writes(receipts_sql.keep)
+    receipt = _reads(receipts_sql.receipt)
+    receipts = _reads(receipts_sql.page)
 
     def drop_receipts(self, before: int) -> int:
         dropped = 0
@@ -549,39 +426,17 @@ class SqlState:
     def hold(self, log: str) -> AbstractContextManager[None]:
         return self._database.hold(log)
 
-    def log_head(self, log: str) -> LogHead | None:
-        with self._read() as db:
-            return damages_sql.head(db, log)
-
-    def record_log(self, log: str, head: LogHead, lines: Sequence[bytes] = ()) -> None:
-        with self._write() as db:
-            damages_sql.set_head(db, log, head, lines)
-
-    def log_lines(self, log: str) -> list[bytes]:
-        with self._read() as db:
-            return damages_sql.lines(db, log)
-
-    def forget_log(self, log: str) -> None:
-        with self._write() as db:
-            damages_sql.forget(db, log)
-
-    def record_damages(self, found: Sequence[Damage], now: int) -> None:
-        with self._write() as db:
-            damages_sql.record(db, found, now)
-
-    def damages(self, stream: str | None = None) -> list[KnownDamage]:
-        with self._read() as db:
-            return damages_sql.damages(db, stream)
-
-    def clear_damages(self, files: Collection[str]) -> None:
-        with self._write() as db:
-            damages_sql.clear(db, files)
+    log_head = _reads(damages_sql.head)
+    record_log = _writes(damages_sql.set_head)
+    log_lines = _reads(damages_sql.lines)
+    forget_log = _writes(damages_sql.forget)
+    record_damages = _writes(damages_sql.record)
+    damages = _reads(damages_sql.damages)
+    clear_damages = _writes(damages_sql.clear)
 
     # -- leases
 
-    def lease_holders(self, names: Collection[str]) -> frozenset[str]:
-        with self._read() as db:
-            return leases_sql.holders(db, names)
+    lease_holders = _reads(leases_sql.holders)
 
     def take_leases(
         self,
@@ -606,9 +461,7 @@ class SqlState:
         with self._database.claim(lasting=False) as db:
             leases_sql.release(db, holder)
 
-    def lost_leases(self, holder: str, held: Mapping[str, int]) -> list[str]:
-        with self._read() as db:
-            return leases_sql.lost(db, holder, held)
+    lost_leases = _reads(leases_sql.lost)
 
     # -- all of it
 

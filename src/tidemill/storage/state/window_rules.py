@@ -53,7 +53,7 @@ def evaluated(stored: StoredWindow, evaluation: Evaluation) -> StoredWindow:
     return StoredWindow(replace(_fresh(after, Phase.QUEUED), trigger=trigger), due=False)
 
 
-def bereft(stored: StoredWindow, *, desired: bool, built: bool) -> StoredWindow:
+def without_slices(stored: StoredWindow, *, desired: bool, built: bool) -> StoredWindow:
     """After slices left it. `desired`: one of them was in the desired set. `built`: the window was built with
     the retracted slice, so it is no longer sealed."""
     window = replace(stored.window, sealed=None if built else stored.window.sealed, seal=None)

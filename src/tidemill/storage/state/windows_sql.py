@@ -157,7 +157,7 @@ def _assign_again(db: Connection, stream: str) -> None:
     )
 
 
-def reach(db: Connection, stream: str, reason: str, watermark: int) -> int:
+def mark_reached_due(db: Connection, stream: str, reason: str, watermark: int) -> int:
     return db.execute(
         "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'waiting' AND reason = ?"
         " AND start <= ? - span",
@@ -165,7 +165,7 @@ def reach(db: Connection, stream: str, reason: str, watermark: int) -> int:
     ).rowcount
 
 
-def recede(db: Connection, stream: str, watermark: int) -> int:
+def mark_receded_due(db: Connection, stream: str, watermark: int) -> int:
     return db.execute(
         "UPDATE windows SET due = 1 WHERE stream = ? AND phase = 'built' AND start > ? - span AND due = 0",
         (stream, watermark),
@@ -195,7 +195,7 @@ def assign(
     if width is None:
         raise StorageError(
             f"the windows of stream {stream} are not assigned",
-            hint="declare `aggregation_span` on the stream; the next tick assigns its slices",
+            hint="declare `aggregation_span` on the stream; the next round assigns its slices",
         )
     touched: set[int] = set()
     for slice_id, starts in windows.items():
@@ -325,7 +325,9 @@ def record_observed(db: Connection, key: WindowKey, built: Mapping[int, str]) ->
     db.execute(_FORGET_LEFT, row)
 
 
-def force(db: Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bool) -> list[WindowKey]:
+def force(
+    db: Connection, keys: Sequence[WindowKey], trigger: str, *, reopen: bool = False
+) -> list[WindowKey]:
     (newest,) = db.execute("SELECT coalesce(max(seq), 0) FROM slices").fetchone()
     version = stamp(db)
     found: list[WindowKey] = []
@@ -375,7 +377,7 @@ def leave(db: Connection, stream: str, seqs: str, retracted: int) -> None:
         assert width is not None, stream
         stored = hold(db, WindowKey(stream, start, width))
         assert stored is not None, (stream, start)
-        save(db, window_rules.bereft(stored, desired=bool(desired), built=bool(built)), version)
+        save(db, window_rules.without_slices(stored, desired=bool(desired), built=bool(built)), version)
 
 
 # -- looking
@@ -383,18 +385,18 @@ def leave(db: Connection, stream: str, seqs: str, retracted: int) -> None:
 
 def windows(
     db: Connection,
-    stream: str | None,
-    phase: Phase | None,
-    within: Interval | None,
+    stream: str | None = None,
+    phase: Phase | None = None,
+    span: Interval | None = None,
     *,
-    newest: bool,
-    limit: int | None,
+    newest: bool = False,
+    limit: int | None = None,
 ) -> list[Window]:
     conditions: dict[str, int | str | None] = {
         "stream = ?": stream,
         "phase = ?": phase.value if phase else None,
-        "start >= ?": within.start if within else None,
-        "start < ?": within.end if within else None,
+        "start >= ?": span.start if span else None,
+        "start < ?": span.end if span else None,
     }
     used = {condition: value for condition, value in conditions.items() if value is not None}
     order = "DESC" if newest else "ASC"
@@ -410,7 +412,7 @@ def with_members(
     db: Connection, stream: str, within: Interval | None, limit: int
 ) -> list[tuple[Window, list[Member]]]:
     """The first windows that start in a span (or at any time), each with its members. Takes two queries."""
-    found = windows(db, stream, None, within, newest=False, limit=limit)
+    found = windows(db, stream, span=within, limit=limit)
     if not found:
         return []
     rows = db.execute(
@@ -457,7 +459,7 @@ def windows_touched(db: Connection, slice_id: str) -> int:
     return int(found.fetchone()[0])
 
 
-def windows_of(db: Connection, slice_id: str, limit: int | None) -> list[tuple[Window, Member]]:
+def windows_of(db: Connection, slice_id: str, limit: int | None = None) -> list[tuple[Window, Member]]:
     entry = entry_by_id(db, slice_id)
     if entry is None:
         return []

@@ -1,9 +1,9 @@
 """The checksums of a part, which are in its name, and how the file is compared with them.
 
-A part is called `<name>.<checksums>.parquet`: sixteen hexadecimal digits, the CRC-32 of the file and that of
-its footer. With the path alone the file can be checked, without the log or the state; and nothing else that
-we could add to an entry of the log survives a checkpoint. Parts of earlier versions have no checksums and are
-not checked.
+A part is called `<name>.<checksums>.parquet`: sixteen hexadecimal digits, the CRC-32 of the file and the
+CRC-32 of its footer. With the path alone the file can be checked, without the log or the state; and nothing
+else that we could add to an entry of the log survives a checkpoint. Parts of earlier versions have no
+checksums and are not checked.
 
 Parquet's own page checksums cover neither footers nor page headers, and DuckDB and Spark ignore them. So each
 process reads a file once before it is used, and again when it was changed.

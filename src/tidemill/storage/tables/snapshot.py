@@ -134,7 +134,7 @@ class Snapshot:
 
     def overlapping(self, partition: Mapping[str, str], column: str, spans: Iterable[Interval]) -> list[Part]:
         """Parts of one partition that can hold a row whose value of an integer column lies in one of the
-        spans. Costs what is found, not what there is."""
+        spans. The cost depends on what is found, not on the size of the table."""
         key = tuple(sorted(partition.items())), column
         known = self._by_start.get(key)
         if known is None:

@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemill.model.errors import ConfigError, ConflictError, DamageError, StorageError
 from tidemill.model.time import DAY
 from tidemill.storage import layout
-from tidemill.storage.bucket import again, is_of_bucket
+from tidemill.storage.bucket import is_of_bucket, read_again
 from tidemill.storage.bucket_path import (
     BucketPath,
     delta_options,
@@ -143,7 +143,7 @@ class Table:
             return None
         found = Table._opened(root)
         if known is not None:
-            known.saw(root, MISSING if found is None else found.version)
+            known.record_seen(root, MISSING if found is None else found.version)
         return found
 
     @staticmethod
@@ -163,7 +163,7 @@ class Table:
                 return None
             try:
                 return Table(
-                    root, again(lambda: DeltaTable(root.as_uri(), storage_options=delta_options(root)))
+                    root, read_again(lambda: DeltaTable(root.as_uri(), storage_options=delta_options(root)))
                 )
             except TableNotFoundError:
                 return None
@@ -251,8 +251,8 @@ class Table:
         return self._partition_by
 
     def refresh(self) -> int:
-        """Read the newest version and return its number. The holder of the lease need not look in a bucket
-        for what nobody else can have written."""
+        """Read the newest version and return its number. The holder of the lease skips the look at a bucket:
+        no other process can have written to it."""
         known = tenure_of(self.root)
         newest = None if known is None else known.versions.get(self.root)
         if newest == self.version:
@@ -260,13 +260,13 @@ class Table:
         with _delta_errors("read the log", self.root):
             # deltalake lists the log, which takes a hundred times as long as checking two names
             if newest is not None or not log.is_newest(self.root, self.version):
-                again(self._delta.update_incremental)
+                read_again(self._delta.update_incremental)
                 self._read_shape()
         if self.version > self._checked:
             log_checksums.check(self.root, self._checked, self.version)
             self._checked = self.version
         if known is not None:
-            known.saw(self.root, self.version)
+            known.record_seen(self.root, self.version)
         return self.version
 
     def expect(self, version: int) -> None:
@@ -496,7 +496,7 @@ class Table:
         self._synced = version
         known = tenure_of(self.root)
         if known is not None:
-            known.saw(self.root, version)
+            known.record_seen(self.root, version)
         self.refresh()
         if version - self._checkpoint >= CHECKPOINT_EVERY and self.version == version:
             try:
@@ -594,7 +594,7 @@ def _remove(part: Part, at: int, data_change: bool) -> RemoveAction:
 
 
 def _create(root: Path, schema: pa.Schema, partition_by: Sequence[str], name: str, description: str) -> None:
-    """Create a durable version 0 at `root`, or use that of another process that was faster."""
+    """Create a durable version 0 at `root`, or use the one of another process that was faster."""
     top = next(folder for folder in root.parents if on_disk(folder).is_dir())
     make_folder(root, top=top)
     forget(root)
@@ -629,8 +629,7 @@ def _one_name(name: str) -> str:
 
 
 def tidy(tables: Sequence[Table], keep_replaced: int, now: int) -> None:
-    """Delete what is no longer needed of these tables, if it is time to: replaced parts and old log
-    entries."""
+    """Delete replaced parts and old log entries of these tables, if it is time to."""
     for table in tables:
         if table.is_untidy(TIDY_EVERY):
             gone = table.vacuum(keep_replaced, now)
