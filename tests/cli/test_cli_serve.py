@@ -176,7 +176,7 @@ def test_a_port_that_is_taken_is_told_with_the_setting(cli, project):
 def test_other_machines_are_not_served_without_a_token(cli, project):
     done = cli("serve", "--host", "0.0.0.0", "--port", "0", "--output", "json")  # noqa: S104 - it must not
     assert done.code == 2
-    assert "tidemill token create" in done.error["hint"]
+    assert "`tidemill token create --scope admin --all-tenants`" in done.error["hint"]
 
 
 def test_status_says_how_events_are_gathered(cli, project):

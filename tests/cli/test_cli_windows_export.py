@@ -38,6 +38,8 @@ def test_export_of_an_older_revision_into_a_file(built, tmp_path):
     assert (done.code, done.out) == (0, f"wrote {target}\n")
     wrong = built.cli("export", "weather", "--window", ONE, "--to", "parquet", "--revision", 9, "-o", target)
     assert wrong.code == 2
+    assert f"`tidemill window weather {ONE}` shows its state" in wrong.err
+    assert built.cli("window", "weather", ONE).code == 0
     assert built.cli("export", "weather", "--window", ONE, "--to", "xml").code == 2
     assert "parquet" in built.cli("export", "weather", "--window", ONE, "--to", "xml").err
     assert built.cli("export", "weather", "--window", "2024-01-15T15:00:00Z", "--to", "csv").code == 2

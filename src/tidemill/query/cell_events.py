@@ -20,6 +20,7 @@ from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.formats.conditions import holds
 from tidemill.formats.read_plan import plan_for
+from tidemill.model.completeness import ROUND
 from tidemill.model.errors import StorageError
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.accumulators.histogram import bins_of
@@ -181,7 +182,7 @@ class CellEvents:
         if found is None:
             raise StorageError(
                 f"the state history of {self._plan.stream} is not built yet, and the answer depends on it",
-                hint="run `tidemill run --once`, then ask again",
+                hint=f"run `{ROUND}`, then ask again",
             )
         return found
 

@@ -67,7 +67,7 @@ def serve(
         raise ForbiddenError(
             f"{host} can be reached from other machines, but no token protects the server",
             where="gateway.host",
-            hint="make one with `tidemill token create`, or listen on 127.0.0.1",
+            hint="make one with `tidemill token create --scope admin --all-tenants`, or listen on 127.0.0.1",
         )
     _warm(service.project)
     bound = _bound(host, port)

@@ -30,7 +30,7 @@ from tidemill.storage.state.ddl import VERSIONS
 from tidemill.storage.state.protocol import NO_PROGRESS, BatchRecord, ClockState, Progress, Retraction, State
 from tidemill.storage.state.rows import SLICE_COLUMNS, WINDOW_COLUMNS, to_row
 from tidemill.storage.state.sql_state import STALE
-from tidemill.storage.state.sqlite import LOG_BYTES, VERSION, open_state
+from tidemill.storage.state.sqlite import LOG_BYTES, VERSION, open_state, storage_errors
 
 
 def test_it_is_in_wal_mode_with_full_sync(tmp_path: Path) -> None:
@@ -72,6 +72,13 @@ def test_a_damaged_file_says_how_to_get_it_back(tmp_path: Path) -> None:
 def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="folder"):
         open_state(tmp_path / "no" / "state.db")
+
+
+def test_a_disk_that_sqlite_cannot_use_may_be_full(tmp_path: Path) -> None:
+    """On a full disk SQLite says only that there was an I/O error."""
+    with pytest.raises(StorageError) as caught, storage_errors(tmp_path / "state.db"):
+        raise sqlite3.OperationalError("disk I/O error")
+    assert "has free space" in caught.value.hint
 
 
 def test_reading_goes_on_while_another_connection_writes(tmp_path: Path) -> None:

@@ -102,8 +102,8 @@ def recovered(of: Recovered) -> View:
     yield line(
         "rebuilt ",
         (escaped(str(of.state)), "bold"),
-        f": {of.slices:,} slices, {of.batches:,} batches,",
-        f" {of.tiles:,} tiles and {of.datasets:,} datasets found",
+        f": {many(of.slices, 'slice')}, {of.batches:,} batch{'es' * (of.batches != 1)},",
+        f" {many(of.tiles, 'tile')} and {many(of.datasets, 'dataset')} found",
         f"; {many(of.results, 'commit')} of results announced again" if of.results else "",
     )
     if of.set_aside:

@@ -181,9 +181,10 @@ class WindowReader:
         if number is None or number not in status:
             what = f"no revision {revision}" if revision is not None else "no dataset yet"
             have = ", ".join(map(str, status)) or "none"
+            shown = f"tidemill window {stream} {format_instant(window.key.start)}"
             raise NotFoundError(
                 f"window {window.key.interval} of {window.key.stream} has {what}",
-                hint=f"revisions in the warehouse: {have}; `tidemill window` shows its state",
+                hint=f"revisions in the warehouse: {have}; `{shown}` shows its state",
             )
         found = status[number]
         return replace(found, checksum=window.checksum) if found.file == window.file else found

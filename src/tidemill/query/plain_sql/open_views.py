@@ -261,7 +261,7 @@ def _waiting(windows: Sequence[Window]) -> Iterator[Pending]:
             count=count,
             detail=f"{count:,} window{'s' * (count != 1)} of the datasets "
             f"{'is' if count == 1 else 'are'} not built as {'it' if count == 1 else 'they'} should be{also}",
-            remedy="`tidemill windows` lists why each waits",
+            remedy=f"`tidemill windows {behind[0].key.stream}` lists why each waits",
             start=min(window.key.start for window in behind),
         )
 

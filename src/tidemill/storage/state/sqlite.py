@@ -27,6 +27,7 @@ APPLICATION: Final = 0x7469_6465  # "tide", in the file's header: a foreign file
 BUSY_SECONDS: Final = 30.0
 LOG_BYTES: Final = 1 << 20  # bytes that the write-ahead log keeps on disk after a checkpoint
 _REFERENCES: Final = "PRAGMA foreign_key_check"
+_DISK: Final = "check that the disk has free space, and that folder and file are writable"
 _RECOVER: Final = "`tidemill recover` rebuilds it from the warehouse"
 
 
@@ -47,14 +48,12 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise StorageError(
                 "no space left to write the state", where=str(path), hint="free disk space, then try again"
             ) from error
-        raise StorageError(
-            f"state cannot be used: {text}", where=str(path), hint="check that folder and file are writable"
-        ) from error
+        raise StorageError(f"state cannot be used: {text}", where=str(path), hint=_DISK) from error
     except OSError as error:
         raise StorageError(
             f"state cannot be used: {error.strerror or error}",
             where=str(path),
-            hint="check that there is space and that folder and file are writable",
+            hint=_DISK,
         ) from error
     except sqlite3.DatabaseError as error:
         raise StorageError(
