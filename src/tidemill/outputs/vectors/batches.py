@@ -73,12 +73,12 @@ class WindowBatch:
     batch: DeltaBatch
 
 
-def batch_of(deltas: Iterable[Delta]) -> DeltaBatch:
+def batch_of(deltas: Iterable[Delta], tenant: str = "") -> DeltaBatch:
     """The batch of deltas in any order. A delta that makes earlier ones irrelevant drops them; of several
     `set` in a row, the last counts."""
     received = list(deltas)
     once = {delta.delta_id: delta for delta in reversed(received)}  # of equal ids the first that arrived
-    batch = _batch(deltas_from_rows(_table(once.values())), "")
+    batch = _batch(deltas_from_rows(_table(once.values())), tenant)
     repeated = len(received) - len(once)
     return replace(batch, stats=replace(batch.stats, received=len(received), duplicates=repeated))
 
