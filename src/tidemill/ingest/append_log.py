@@ -117,9 +117,9 @@ class LineFile(Generic[Line]):
         for line, _ in self._follow(known):
             yield line
 
-    def texts(self, known: LogHead | None = None) -> list[bytes]:
+    def texts(self) -> list[bytes]:
         """Return the lines as they are in the file."""
-        return [text for _, text in self._follow(known)]
+        return [text for _, text in self._follow(None)]
 
     def _follow(self, known: LogHead | None) -> Iterator[tuple[Line, bytes]]:
         chain = ChainReader()

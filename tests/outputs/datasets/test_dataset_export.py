@@ -61,8 +61,8 @@ def dataset(warehouse: Path, hour: int, rows: int, declared: Stream | None = Non
     return warehouse / made.file
 
 
-def export_datasets(files: Sequence[Path], target: Path, to: str, *, overwrite: bool = False) -> Exported:
-    return export_files([DatasetFile.at(file) for file in files], target, to, overwrite=overwrite)
+def export_datasets(files: Sequence[Path], target: Path, to: str) -> Exported:
+    return export_files([DatasetFile.at(file) for file in files], target, to)
 
 
 @pytest.mark.parametrize("to", ["parquet", "arrow"])
@@ -123,13 +123,12 @@ def test_datasets_whose_columns_differ_are_not_put_together(tmp_path: Path) -> N
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_a_target_that_exists_stays_unless_it_may_be_replaced(tmp_path: Path) -> None:
+def test_a_target_that_exists_stays(tmp_path: Path) -> None:
     file, target = dataset(tmp_path / "w", 0, 1), tmp_path / "out.csv"
     target.write_text("mine")
     with pytest.raises(InputError, match="the target exists"):
         export_datasets([file], target, "csv")
     assert target.read_text() == "mine"
-    assert export_datasets([file], target, "csv", overwrite=True).rows == 1
     assert sorted(child.name for child in tmp_path.iterdir()) == ["out.csv", "w"]
 
 

@@ -201,11 +201,11 @@ def test_publish_of_a_part_that_is_nowhere_is_refused(table: Table, stage: Any) 
     assert "again" in caught.value.hint
 
 
-def test_clean_staging_keeps_what_it_is_told(table: Table, stage: Any) -> None:
+def test_clean_staging_removes_every_batch(table: Table, stage: Any) -> None:
     for batch in ("b1", "b2", "b3"):
         stage(table, batch, 0)
-    table.clean_staging(keep={"b2"})
-    assert [folder.name for folder in (table.root / "_staging").iterdir()] == ["b2"]
+    table.clean_staging()
+    assert list((table.root / "_staging").iterdir()) == []
 
 
 # -- durability

@@ -35,9 +35,7 @@ class Exported:
     bytes: int
 
 
-def export_datasets(
-    files: Sequence[DatasetFile], target: Path, to: str, *, overwrite: bool = False
-) -> Exported:
+def export_datasets(files: Sequence[DatasetFile], target: Path, to: str) -> Exported:
     """Write the rows of datasets, one after another, to `target` as `to`: parquet, arrow or csv."""
     writer = WRITERS.get(to)
     if writer is None:
@@ -46,7 +44,7 @@ def export_datasets(
         raise InputError("there is no dataset to export", hint="`tidemill datasets` lists what there is")
     if target.is_dir():
         raise InputError("the target is a folder", where=str(target), hint="name a file in it")
-    if target.exists() and not overwrite:
+    if target.exists():
         raise InputError("the target exists", where=str(target), hint="name another file, or remove this one")
     schema = _schema_of(files)
     rows = 0

@@ -76,12 +76,7 @@ class ChainView:
 
 
 def chain_of(
-    vector_reader: VectorReader,
-    stream: Stream,
-    vector_id: str,
-    now: int,
-    tenant: str | None = None,
-    reads: int = 0,
+    vector_reader: VectorReader, stream: Stream, vector_id: str, now: int, tenant: str | None
 ) -> ChainView:
     vector = vector_of(stream)
     snapshot = vector_reader.snapshot(stream.name)
@@ -97,7 +92,7 @@ def chain_of(
         )
     left_out = found.left_out + folded(found, vector).left_out
     links = tuple(map(_link, rows, left_out.tolist(), found.waiting.tolist()))
-    facts = ChainFacts([one.ts for one in links], [one.checkpoint for one in links], reads)
+    facts = ChainFacts([one.ts for one in links], [one.checkpoint for one in links])
     return ChainView(
         stream=stream.name,
         tenant=owner,

@@ -78,14 +78,14 @@ def is_up_to_date(raw: Table, columns: RawColumns) -> bool:
     return shows_all(raw, columns) and not stale_parts(raw, columns)
 
 
-def remake_columns(acceptor: Acceptor, now: int, limit: int = ROUND_BYTES) -> RemadeColumns:
-    """Make again the parts with the newest events, about as many bytes as `limit`, in one commit. The caller
+def remake_columns(acceptor: Acceptor, now: int) -> RemadeColumns:
+    """Make again the parts with the newest events, about `ROUND_BYTES` of them, in one commit. The caller
     must hold the tick lock and have caught up, and no retraction may be in progress."""
     raw, columns = acceptor.raw, acceptor.columns
     raw.refresh()
     _show(acceptor, now)  # first: a new part must not have a type that the table does not show
     stale = stale_parts(raw, columns)
-    chosen = _some(stale, limit)
+    chosen = _some(stale)
     if chosen:
         _replace(acceptor, chosen, now)
     left = stale[len(chosen) :]
@@ -106,11 +106,11 @@ def _record_version(acceptor: Acceptor, before: int) -> None:
     acceptor.moved_on(before, acceptor.raw.version)
 
 
-def _some(stale: Sequence[Part], limit: int) -> list[Part]:
+def _some(stale: Sequence[Part]) -> list[Part]:
     found: list[Part] = []
     size = 0
     for part in stale:
-        if found and size + part.size > limit:
+        if found and size + part.size > ROUND_BYTES:
             break
         found.append(part)
         size += part.size

@@ -313,13 +313,12 @@ class Table:
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def clean_staging(self, keep: Collection[str] = ()) -> None:
-        """Remove what any batch left in staging, except those named in `keep`."""
+    def clean_staging(self) -> None:
+        """Remove what any batch left in staging."""
         top = layout.staging(self.root)
         with storage_errors("clean staging", top):
             for folder in top.iterdir() if top.is_dir() else ():
-                if folder.name not in keep:
-                    remove_tree(folder)
+                remove_tree(folder)
 
     def publish(self, parts: Sequence[StagedPart]) -> list[Part]:
         """Move staged parts to their durable place in the table, still invisible to readers.
