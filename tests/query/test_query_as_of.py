@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.shop_story import HOUR, SECOND, START, ShopStory, event, slices
+from tests.support.shop_story import HOUR, PROJECT, SECOND, START, ShopStory, event, slices
 
 from tidemill.model.errors import QueryError
 from tidemill.model.time import format_instant
@@ -199,3 +199,27 @@ def test_what_counts_only_since_a_retraction_is_missing(tale):
     assert second[:12] in then.completeness.missing[0].detail
     (change,) = tale.mill.changes("shop", at, start=LATER, end=END)
     assert (change.entry.id, change.retracted) == (first, True)
+
+
+def test_which_keys_were_admitted_before_a_retraction_is_missing(tmp_path):
+    """The only key that is admitted is that of the first slice, which has no event in the span."""
+    project = PROJECT.replace(
+        "hits: {kind: counter, dimensions: [region]",
+        "hits: {kind: counter, dimensions: [region], max_cardinality: 1",
+    )
+    tale = ShopStory(tmp_path, project)
+    first = tale.land([event(0, 0, region="eu")])
+    tale.land([event(1, 61, region="us")])
+    at = tale.clock()
+    tale.clock.advance(HOUR)
+    text = f"SELECT count FROM shop.hits BETWEEN {LATER} AND {END} GROUP BY region"
+    assert tale.mill.query(text, all_tenants=True).to_pylist() == [{"region": "__other__", "count": 1}]
+    tale.mill.retract(tale.mill.plan_retraction(first, "wrong"))
+    tale.mill.run_until_idle()
+    assert tale.mill.query(text, all_tenants=True).to_pylist() == [{"region": "us", "count": 1}]
+    then = tale.mill.ask(text, all_tenants=True, as_of=at)
+    assert then.table.column("count").to_pylist() == [None]
+    assert [one.why for one in then.completeness.missing] == ["retracted"]
+    total = tale.mill.ask(text.replace("GROUP BY region", ""), all_tenants=True, as_of=at)
+    assert (total.table.to_pylist(), total.completeness.missing) == ([{"count": 1}], ())
+    tale.mill.close()

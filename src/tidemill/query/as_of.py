@@ -41,13 +41,16 @@ class Past:
         return self.slices_after > 0 or bool(self.missing)
 
 
-def past_of(state: State, log: RetractionLog, stream: str, at: int, span: Interval | None) -> Past:
-    """The past as far as it concerns `span` (None: all of time)."""
+def past_of(
+    state: State, log: RetractionLog, stream: str, at: int, span: Interval | None, *, of_keys: bool = False
+) -> Past:
+    """The past as far as it concerns `span` (None: all of time); `of_keys`: of an answer that depends on the
+    keys that were admitted, which a slice of any time may have been the first to have."""
     offset = state.offset_at(at)
     after = state.slices(stream, SliceStatus.ACCEPTED, after=offset, outcome=CountedAs.ACCEPTED)
     touching = [entry for entry in after if _touches(entry, span)]
     gone = [one for one in _taken_back(state, log, stream, at) if one.entry.seq <= offset]
-    lost = [one for one in gone if one.touches(span)]
+    lost = [one for one in gone if of_keys or one.touches(span)]
     before = state.slices(stream, SliceStatus.ACCEPTED, newest=True, limit=1, before=offset + 1)
     return Past(
         at=at,
@@ -55,7 +58,11 @@ def past_of(state: State, log: RetractionLog, stream: str, at: int, span: Interv
         without=frozenset(entry.id for entry in after if entry.slice.arrival <= at),
         slices_after=len(touching),
         reaches_back_to=max((one.at for one in lost), default=None),
-        missing=tuple(missing for one in lost for missing in _missing(one, offset, span)),
+        missing=tuple(
+            missing
+            for one in lost
+            for missing in ([_other_keys(one, span)] if of_keys else _missing(one, offset, span))
+        ),
         watermark=after[0].watermark if after else None,
         newest=before[0].slice.arrival if before else None,
         waits=bool(state.slices(stream, SliceStatus.PENDING, limit=1, before=offset + 1)),
@@ -104,6 +111,17 @@ def _missing(one: _TakenBack, offset: int, span: Interval | None) -> Iterator[Mi
         if other.seq <= offset and _touches(other, span):
             detail = f"some rows of slice {other.id[:12]} count only since {what} was retracted at {when}"
             yield Missing(_inside(other, span), "retracted", detail, remedy)
+
+
+def _other_keys(one: _TakenBack, span: Interval | None) -> Missing:
+    """Nothing is known by key: the slice may have had keys that were admitted because of it."""
+    when = format_instant(one.at)
+    return Missing(
+        span or Interval(MIN_INSTANT, MAX_INSTANT),
+        "retracted",
+        f"slice {one.entry.id[:12]} was retracted at {when}: which keys were admitted before is not known",
+        f"ask AS OF {when} or later, or for all keys together",
+    )
 
 
 def _inside(entry: SliceEntry, span: Interval | None) -> Interval:

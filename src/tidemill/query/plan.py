@@ -3,7 +3,7 @@ with those that do. Never touches a file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, TypeVar, cast
@@ -103,6 +103,7 @@ class Plan:
     parts: tuple[ValuePart, ...]  # what is folded for the columns, each once
     rows: tuple[MetricRows, ...]  # that they are folded over, each once
     past: Past | None = None  # the stream as it was then, read from raw; None: as it is now
+    admits_keys: bool = False  # whether the answer depends on which keys `max_cardinality` admitted
 
     @property
     def read(self) -> Interval | None:
@@ -215,7 +216,14 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
         tenant=tenant,
         parts=tuple(dict.fromkeys(part for column in columns for part in column.parts)),
         rows=rows,
+        admits_keys=_admits_keys(query, stream, metrics),
     )
+
+
+def _admits_keys(query: Query, stream: Stream, metrics: Sequence[str]) -> bool:
+    """Whether the answer depends on which keys a metric admitted, and so on slices of all times."""
+    limited = any(stream.kept_metrics[name].max_cardinality is not None for name in metrics)
+    return limited and (query.where is not None or bool(query.groups))
 
 
 def _buckets(

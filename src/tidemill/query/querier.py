@@ -57,7 +57,7 @@ class Querier:
         engine: str = "duckdb",
         strict: bool = False,
         as_of: Moment | None = None,
-        past: Callable[[str, int, Interval | None], Past] | None = None,
+        past: Callable[[Plan, int], Past] | None = None,
     ) -> Answer | Explanation:
         """The answer to a text or a document, for one tenant, or for all (None: for an administrator). With
         `strict`, IncompleteError if something is missing or pending.
@@ -65,14 +65,14 @@ class Querier:
         `tenant` may be a function that is called with the stream, once it is known to be declared. `arrivals`
         are those of the stream, or a function that is called with its name and the time that can change the
         answer (None: any). `as_of` is as AS OF in the text; `past` gives the past of a stream, as far as it
-        concerns a time.
+        concerns a plan.
         """
         on = _engine(engine)
         query, plan, at = self._planned(text_or_document, tenant, now, as_of)
         # Pending data first, then the tables: what is built meanwhile is in the answer and reported as
         # pending.
         known = arrivals(plan.stream, plan.touched) if callable(arrivals) else arrivals
-        then = past(plan.stream, at, plan.touched) if at is not None and past is not None else None
+        then = past(plan, at) if at is not None and past is not None else None
         if then is not None and then.changed:
             plan = replace(plan, past=then)
             waiting = tuple(one for one in known.pending if then.waits and one.what != "tiles")

@@ -100,7 +100,9 @@ def ask(
             engine=engine,
             strict=strict,
             as_of=None if as_of is None else moment_of(as_of),
-            past=lambda stream, at, span: past_of(warehouse.state, log_of_retractions, stream, at, span),
+            past=lambda plan, at: past_of(
+                warehouse.state, log_of_retractions, plan.stream, at, plan.touched, of_keys=plan.admits_keys
+            ),
         )
     except StorageError as error:
         raise named(error, warehouse.root) from error
