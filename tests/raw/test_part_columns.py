@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -23,7 +22,7 @@ from tidemill.mill import recover
 from tidemill.model.failpoints import observed
 from tidemill.model.time import MINUTE, SECOND, format_instant, parse_instant
 from tidemill.pipeline.reports import StreamStatus
-from tidemill.raw.compaction import column_rewrite, packer
+from tidemill.raw.compaction import column_rewrite
 from tidemill.raw.tables import RAW, RAW_STATS
 from tidemill.storage.tables.part_checksums import without_checksums
 from tidemill.storage.tables.parts import read_footer, read_part, write_part
@@ -323,7 +322,7 @@ def test_a_warehouse_of_former_versions_gets_its_columns_and_answers_the_same(
     before = delta(root)
     as_former_versions_wrote_it(root)
     assert delta(root).column_names == RAW.names
-    monkeypatch.setattr(packer, "remake_columns", partial(column_rewrite.remake_columns, limit=1))
+    monkeypatch.setattr(column_rewrite, "ROUND_BYTES", 1)
     left, made = [], []
     with opened(root) as mill:
         for _ in range(4):

@@ -144,7 +144,7 @@ def test_mistakes_name_the_choices(tmp_path: Path) -> None:
     (tmp_path / "other.arrow").write_bytes(b"something else")
     with pytest.raises(StorageError, match="not a dataset"):
         export_datasets([tmp_path / "other.arrow"], tmp_path / "out", "csv")
-    with pytest.raises(StorageError, match="No such file"):
+    with pytest.raises(InputError, match="no such folder"):
         export_datasets([file], tmp_path / "nowhere" / "out", "csv")
     assert sorted(child.name for child in tmp_path.iterdir()) == ["other.arrow", "w"]
 
