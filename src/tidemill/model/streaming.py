@@ -83,7 +83,7 @@ class Trigger(StrEnum):
     COMPLETE = "complete"
     COUNT = "count"
     STATE = "state"
-    LATE = "late"  # late rows changed a window that was already published
+    LATE = "late"  # rows that came after it was published changed it
     RETRACTION = "retraction"
     STOP = "stop"  # a graceful stop: the window was still open
     HAVING = "having"  # not published: it never met the condition on results

@@ -40,8 +40,8 @@ class Reader:
     """What a reader of everything that came out may rely on."""
 
     def __init__(self, spec: WindowSpec, *, stops: bool = False) -> None:
-        # A row that is in time for its own window may join a session that is out.
-        joins = spec.kind is WindowKind.SESSION and spec.late_by is LateBy.WINDOW
+        # A row that is in time may join a session that is out: if its own window decides, or after a stop.
+        joins = spec.kind is WindowKind.SESSION and (stops or spec.late_by is LateBy.WINDOW)
         self.late_changes = spec.late is LatePolicy.REEMIT or joins
         self.changes = stops or self.late_changes  # a window that a stop brought out goes on
         self.last: dict[tuple[str, tuple[object, ...]], Emitted] = {}
@@ -132,6 +132,26 @@ def test_a_row_in_time_for_its_own_window_joins_a_session_that_is_out() -> None:
         reader.read(emitted)
         came.append([(each.revision, each.withdrawn, each.result.rows) for each in emitted])
     assert came == [[(1, False, 1)], [(2, True, 0)], [(3, False, 3)]]
+
+
+def test_a_row_in_time_before_a_session_that_a_stop_brought_out_takes_it_over() -> None:
+    spec = WindowSpec(
+        stream="ticks",
+        name="w",
+        kind=WindowKind.SESSION,
+        gap=SECOND,
+        aggregates=(Aggregate("n", Function.COUNT),),
+    )
+    feed, reader = EventTime(spec, tolerance=SECOND), Reader(spec, stops=True)
+    came = []
+    for arrival, time in ((20, 9_500), (21, 9_000)):
+        rows = (("acme", START + time * MILLISECOND, 1, {}),)
+        emitted = feed.slice(StreamingSlice(f"at {arrival}", "s1", START + arrival * SECOND, rows))
+        emitted = [*emitted, *feed.stop()]
+        reader.read(emitted)
+        came.append(sorted((each.withdrawn, each.result.start - START, each.result.rows) for each in emitted))
+    first, both = 9_500 * MILLISECOND, 9_000 * MILLISECOND
+    assert came == [[(False, first, 1)], [(False, both, 2), (True, first, 0)]]
 
 
 @quick
