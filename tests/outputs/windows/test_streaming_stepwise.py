@@ -40,9 +40,11 @@ class Reader:
     """What a reader of everything that came out may rely on."""
 
     def __init__(self, spec: WindowSpec, *, stops: bool = False) -> None:
-        # A row that is in time may join a session that is out: if its own window decides, or after a stop.
-        joins = spec.kind is WindowKind.SESSION and (stops or spec.late_by is LateBy.WINDOW)
-        self.late_changes = spec.late is LatePolicy.REEMIT or joins
+        # A row that is in time may move the bounds of what is out: of a session whose own window decides, and
+        # after a stop of every window that its rows make.
+        joins = spec.kind is WindowKind.SESSION and spec.late_by is LateBy.WINDOW
+        moves = joins or (stops and spec.kind.one_after_another)
+        self.late_changes = spec.late is LatePolicy.REEMIT or moves
         self.changes = stops or self.late_changes  # a window that a stop brought out goes on
         self.last: dict[tuple[str, tuple[object, ...]], Emitted] = {}
 
