@@ -141,18 +141,15 @@ class _Probe:
         content[changed] += np.uint64(1)
         high, low = _keys(numbers)
         order = np.argsort(high, kind="stable")
-        write_ipc(
-            folder / "probe.keys",
-            pa.table({"high": high[order], "low": low[order], "content": content[order], "at": at[order]}),
-        )
-        tenant = pa.DictionaryArray.from_arrays(pa.array(np.zeros(events, np.int32)), pa.array([TENANT]))
-        ids_of = _texts(numbers, "", pa.string())
-        write_ipc(folder / "probe.columns", pa.table({"tenant": tenant, "event_id": ids_of, "row": at}))
+        texts = _texts(numbers[order], f"{TENANT}\0", pa.binary())
+        places = order.astype(np.int32)
+        keys = {"high": high[order], "low": low[order], "content": content[order], "at": places}
+        write_ipc(folder / "probe.keys", pa.table({**keys, "record": places, "text": texts}))
         return cls(folder, events, int(old.sum()), int(changed.sum()))
 
     def cost(self, runs: list[str]) -> float:
         """CPU microseconds for each event."""
-        chunk = KeyedChunk(1 << 40, 1, str(self.folder / "probe.columns"), str(self.folder / "probe.keys"))
+        chunk = KeyedChunk(1 << 40, 1, str(self.folder / "probe.keys"))
         unit = GateUnit(
             0, 1 << 64, [chunk], runs, str(self.folder / "own.run"), str(self.folder / "own.drops")
         )

@@ -17,7 +17,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY = 0.05  # seconds between two samples
-WORKER = "pyspark.daemon"  # what a Python worker of Spark was started as
+WORKERS = ("pyspark.daemon", "tidemill.engine.worker_daemon")  # what Python workers of Spark are started as
 
 
 def resident(root: psutil.Process) -> tuple[int, int, int]:
@@ -32,7 +32,7 @@ def resident(root: psutil.Process) -> tuple[int, int, int]:
         try:
             size = process.memory_info().rss
             total += size
-            if WORKER in process.cmdline():
+            if any(name in WORKERS for name in process.cmdline()):
                 largest = max(largest, size)
             else:
                 driver += size

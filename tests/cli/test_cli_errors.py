@@ -196,6 +196,16 @@ def test_wrong_usage_is_2_in_the_form_of_all_errors(capsys, arguments, kind):
         assert "--help` explains it" in printed.err
 
 
+@pytest.mark.parametrize(
+    "arguments", ["ledger --limit", "windows --limit", "quarantine requests --limit", "events --after"]
+)
+def test_a_number_that_is_too_large_for_the_state_is_wrong_input(cli, landed, arguments):
+    done = cli(*arguments.split(), "9" * 20, "--output", "json")
+    assert (done.code, done.error["code"], done.out) == (2, "input", "")
+    assert "9" * 20 in done.error["message"]
+    assert cli(*arguments.split(), 1 << 62).code == 0
+
+
 def test_wrong_status_names_the_valid_ones(capsys):
     with pytest.raises(SystemExit):
         main(["ledger", "--status", "lost"])

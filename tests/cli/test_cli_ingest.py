@@ -58,6 +58,14 @@ def test_some_refused_is_1_and_the_others_landed(cli, project):
     assert done.err.splitlines()[1].startswith("  hint: ")
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 5000])
+def test_a_name_that_the_file_system_refuses_does_not_stop_the_others(cli, project, name):
+    done = cli("ingest", "requests", name, "data/requests-1.ndjson", "--output", "json")
+    assert done.code == 1
+    assert [one["name"] for one in done.json["landed"]] == ["requests-1.ndjson"]
+    assert done.json["refused"][0]["error"]["message"] == "cannot be examined: File name too long"
+
+
 def test_all_refused_is_2(cli, project):
     done = cli("ingest", "requests", "nowhere.csv", "--output", "json")
     assert done.code == 2

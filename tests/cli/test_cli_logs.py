@@ -93,12 +93,16 @@ def test_what_the_jvm_says_is_debug_and_its_errors_are_errors(capfd):
     handler.emit = lambda record: heard.put((record.levelname, record.getMessage()))
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
-    said = 'Setting Spark log level to "ERROR".\\n24/01/15 14:23:45 ERROR Executor: lost\\n'
+    said = (
+        'Setting Spark log level to "ERROR".\\n24/01/15 14:23:45 ERROR Executor: lost\\n'
+        "Error occurred during initialization of boot layer\\n"
+        "java.lang.module.FindException: Module jdk.incubator.vector not found\\n"
+    )
     try:
         with jvm_to_log():
-            subprocess.run([sys.executable, "-c", f"import os; os.write(2, b'{said}')"], check=True)
+            subprocess.run([sys.executable, "-c", f"import os; os.write(2, b'''{said}''')"], check=True)
             os.write(2, b"native code\n")
-            reported = [heard.get(timeout=PATIENCE) for _ in range(3)]
+            reported = [heard.get(timeout=PATIENCE) for _ in range(5)]
     finally:
         log.removeHandler(handler)
         log.setLevel(logging.NOTSET)
@@ -106,6 +110,8 @@ def test_what_the_jvm_says_is_debug_and_its_errors_are_errors(capfd):
     assert reported == [
         ("DEBUG", 'Setting Spark log level to "ERROR".'),
         ("ERROR", "24/01/15 14:23:45 ERROR Executor: lost"),
+        ("ERROR", "Error occurred during initialization of boot layer"),
+        ("ERROR", "java.lang.module.FindException: Module jdk.incubator.vector not found"),
         ("DEBUG", "native code"),
     ]
     assert capfd.readouterr().err == "ours\n"

@@ -176,7 +176,7 @@ def test_answers_as_tables(cli, shop):
         (("query", COUNT, "--tenant", "acme", "-o", "."), "end it with"),
         (
             ("query", f"{COUNT} FORMAT series INTERVAL 1h", "--tenant", "acme", "--output", "csv"),
-            "ask for rows",
+            "leave it out (of a query: FORMAT series)",
         ),
         (("status", "--output", "csv"), "use --output text or json"),
     ],
@@ -193,8 +193,29 @@ def test_a_cell_shows_its_events(cli, landed):
     total = cli(*query, "--output", "json").json["rows"][0]["count"]
     found = cli(*query, "--cell", "total", "--output", "json").json
     assert (found["total"], found["values"], len(found["events"])) == (total, {"count": total}, 50)
-    assert "read from" in cli(*query, "--cell", "total").out
-    assert cli(*query, "--cell", "total", "--group", "x").code == 2
+    whole = {"start": "0001-01-01T00:00:00Z", "end": "9999-12-31T23:59:59.999999Z"}
+    assert found["cell"] == {**whole, "group": {}}
+    assert found["pieces"] == [{"source": "7d", **whole}]
+    shown = cli(*query, "--cell", "total").out
+    assert "read from 7d all time" in shown
+    assert "requests.requests all time" in shown
+    explained = cli("query", f"EXPLAIN {query[1]}", "--all-tenants", "--output", "json").json
+    assert explained["reads"] == [{"source": "7d", "span": whole}]
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        (("--cell", "total", "--group", "x"), "give one such as"),
+        (("--cell", "2024-01-15T10:00:00Z"), "--cell total"),
+        (("--group", "{}  "), "add --cell"),
+        (("--cell", "total", "--strict"), "leave them out"),
+    ],
+)
+def test_what_is_no_cell_is_refused(cli, shop, options, hint):
+    done = cli("query", "SELECT count FROM orders", "--all-tenants", *options)
+    assert done.code == 2, done
+    assert hint in done.err
 
 
 def test_changes_lists_the_slices_that_came_since(cli, shop):

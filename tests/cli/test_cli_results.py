@@ -317,6 +317,15 @@ def test_flush_lets_open_windows_out_once(driven):
     assert driven.cli("flush", "nope").code == 2
 
 
+def test_rebuild_says_what_became_of_damaged_results(driven):
+    rebuild = ("rebuild", "rides", "--results", "minutes")
+    assert driven.cli(*rebuild).out == "nothing to rebuild: no result of minutes is damaged\n"
+    results = driven.json("results", "rides", "minutes")["results"]
+    (part,) = (driven.folder / "warehouse/windows/rides/minutes").glob("*.parquet")
+    part.write_bytes(bytes(part.stat().st_size))
+    assert driven.cli(*rebuild).out == f"rebuilt rides: {len(results)} results of minutes\n"
+
+
 def test_flush_in_json(driven):
     came = {"results": 1, "withdrawn": 0}
     assert driven.json("flush", "rides") == {

@@ -66,6 +66,7 @@ def test_v28_unknown_type_lists_the_registered_types() -> None:
         ("iso8601", "1970-01-01T00:00:01.5Z", 1_500_000),
         ("iso8601", "1970-01-01T01:00:00+01:00", 0),
         ("iso8601", "1970-01-01T00:00:00.1234567Z", 123_456),
+        ("iso8601", "1970-01-01T00:00:00.123456789012345Z", 123_456),
     ],
 )
 def test_value_becomes_exact_microseconds_rounded_down(name: str, value: object, expected: int) -> None:
@@ -89,6 +90,12 @@ def test_unix_timestamp_refuses_what_is_not_a_number(name: str, value: object) -
 def test_iso8601_refuses_what_is_not_an_instant_in_text(value: object) -> None:
     with pytest.raises(ValueError):
         resolve("iso8601")(value)
+
+
+def test_an_error_names_a_type_as_json_does() -> None:
+    for number in (5, Decimal("5.5")):
+        with pytest.raises(ValueError, match="not a number"):
+            resolve("iso8601")(number)
 
 
 def test_a_time_without_an_offset_is_what_a_clock_of_the_zone_showed() -> None:

@@ -16,8 +16,6 @@ from tidemill.formats.arrays import Bytes, Ints
 from tidemill.formats.columns import (
     copy_at,
     instants,
-    put_positions,
-    put_rows,
     scaled_numbers,
     strings,
     utf8_rows,
@@ -337,14 +335,3 @@ def test_a_span_that_ends_before_it_begins_has_no_bytes() -> None:
     out = array(b"....")
     copy_at(array(b"abcdef"), np.array([4, 1]), np.array([2, 3]), np.array([0, 1]), out)
     assert out.tobytes() == b".bc."
-
-
-@pytest.mark.parametrize("kind", [np.uint16, np.int32])
-def test_rows_are_put_where_they_belong(kind: type) -> None:
-    rows, at = np.array([0, 2, 3]), np.array([4, 0, 2])
-    tags = np.full(5, 9, np.uint8)
-    put_rows(np.array([1, 2, 3, 4], np.uint8), rows, at, tags)
-    assert tags.tolist() == [3, 9, 4, 9, 1]
-    begins, out = np.array([100, 200, 300, 400, 500]), np.full(5, -1, np.int64)
-    put_positions(np.array([7, 0, 65_535, 0], kind), rows, at, begins, out)
-    assert out.tolist() == [100 + 65_535, -1, 300, -1, 507]

@@ -7,7 +7,16 @@ import itertools
 import numpy as np
 import pytest
 
-from tidemill.formats.key_runs import FAR, NEAR, Lookup, crowded_tier, key_ranges, order_of_keys, sorted_order
+from tidemill.formats.key_runs import (
+    FAR,
+    NEAR,
+    Lookup,
+    Sieve,
+    crowded_tier,
+    key_ranges,
+    order_of_keys,
+    sorted_order,
+)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 1000, 20_000])
@@ -56,10 +65,26 @@ def test_keys_are_found_in_a_run_however_long_it_is(ratio: int, span: int) -> No
     random = np.random.default_rng(ratio)
     keys = np.sort(np.append(random.integers(0, span, 30, np.uint64), np.uint64([0, span - 1])))
     run = np.sort(np.append(random.integers(0, span, 30 * ratio, np.uint64), keys[: 2 * ratio : 3]))
-    which, where = Lookup(keys).matches(run)
     first = {key: at for at, key in reversed(list(enumerate(run.tolist())))}
     wanted = [(i, first[key]) for i, key in enumerate(keys.tolist()) if key in first]
-    assert list(zip(which.tolist(), where.tolist(), strict=True)) == wanted
+    for sieve in (None, Sieve.of(run, 8)) if run.size else (None,):
+        which, where = Lookup(keys).matches(run, sieve)
+        assert list(zip(which.tolist(), where.tolist(), strict=True)) == wanted
+
+
+@pytest.mark.parametrize("span", [1, 40, 5_000, 1 << 64])
+@pytest.mark.parametrize("bits", [1, 8, 32])
+def test_a_sieve_lets_its_own_keys_through_and_few_others(span: int, bits: int) -> None:
+    random = np.random.default_rng(span % 97)
+    keys = np.sort(random.integers(span // 4, max(1, span // 2), 1_000, np.uint64))
+    sieve = Sieve.of(keys, bits)
+    assert sieve.candidates(keys).tolist() == list(range(keys.size))
+    others = np.sort(random.integers(0, span, 10_000, np.uint64))
+    passed = set(sieve.candidates(others).tolist())
+    assert passed >= set(np.flatnonzero(np.isin(others, keys)).tolist())
+    assert not any(others[i] < keys[0] or others[i] > keys[-1] + (1 << sieve.shift) for i in passed)
+    if span == 1 << 64 and bits == 32:
+        assert len(passed) < 0.02 * others.size
 
 
 def test_one_key_is_found() -> None:

@@ -125,6 +125,8 @@ def test_without_a_payload_nothing_happened_in_its_bounds(tmp_path: Path, gone: 
         (command(end_time="2024-01-15T10:00:00Z"), "end_time is not after start_time", "half-open"),
         (command(payload_location="s3://b/k"), "cannot be read: s3://", "file:///"),
         (command(payload_location="file://host/k"), "is on another machine: host", "file:///"),
+        (command(payload_location="file://["), "is not an address", "file:///"),
+        (command(payload_location="x" * 300), "cannot be read: File name too long", "relative"),
         (command(payload_location="gone.csv"), "does not exist", "relative"),
         (command(payload_location="."), "is a folder", "relative"),
         (command(payload_location="a\0b"), "payload_location is not a string", "text"),

@@ -383,3 +383,22 @@ def test_processes_landing_the_same_at_once_agree_on_one_ledger(warehouse: Path,
     assert len(files_of(warehouse)) == 20
     assert scan_slices(warehouse) == entries
     assert adopt(warehouse, state, thorough=True) == NOTHING
+
+
+def test_files_hashed_side_by_side_become_the_slices_that_they_are_one_by_one(
+    warehouse: Path, landing: Landing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contents = {f"{number}.ndjson": LINE * (1 + 9000 * number) for number in range(5)}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    gone = tmp_path / "gone.ndjson"
+    monkeypatch.setattr("tidemill.ingest.landing._is_hashed_together", lambda _sizes: True)
+    done = landing.land_many("requests", [gone, *(tmp_path / name for name in contents)], arrival=NOON)
+    assert [one.name for one in done.refused] == [str(gone)]
+    assert [one.entry.slice.name for one in done.landed] == list(contents)
+    for one, content in zip(done.landed, contents.values(), strict=True):
+        assert one.entry.id == slice_id("requests", None, hashlib.sha256(content).hexdigest())
+        assert (warehouse / one.entry.slice.path).read_bytes() == content
+    again = landing.land_many("requests", [tmp_path / "1.ndjson", tmp_path / "3.ndjson"], arrival=NOON + 1)
+    assert [(one.new, one.entry.landings) for one in again.landed] == [(False, 2), (False, 2)]
+    assert len(files_of(warehouse)) == len(contents)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.damage import flip
 from tests.support.selection import one_in
 
 from tidemill.mill import Mill, recover
@@ -18,6 +19,7 @@ from tidemill.model.completeness import Missing
 from tidemill.model.errors import DamageError, IncompleteError
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, Interval, format_instant, parse_instant
 from tidemill.pipeline.documents import shapes
+from tidemill.query import Answer
 from tidemill.storage import layout
 from tidemill.testing import FakeClock
 
@@ -352,3 +354,68 @@ def test_raw_whose_slice_is_gone_too_is_named_until_one_of_them_is_put_back(shop
         assert not any(one.why == "damaged" for one in mill.search("calls").completeness.missing)
         assert assert_answers(shop, mill) == 0
         assert mill.verify().findings == []
+
+
+STATES = """
+version: 1
+streams:
+  s:
+    schema: {id: string, at: string, object: string, state: string}
+    identity: id
+    event_time: {column: at, type: iso8601}
+    retention: {raw: 2d}
+    metrics:
+      all: {kind: counter}
+      states: {kind: state, object: object, state: state}
+      few: {kind: counter, dimensions: [state], max_cardinality: 1}
+"""
+
+
+@pytest.mark.parametrize("file", ["*.trail", "few.roster", "trails.log"])
+@pytest.mark.parametrize("harm", [flip, Path.unlink])
+@pytest.mark.parametrize("by_recover", [False, True])
+def test_states_and_admitted_keys_whose_raw_has_expired_are_missing_once_they_are_lost(
+    tmp_path: Path, file: str, harm: Callable[[Path], object], *, by_recover: bool
+) -> None:
+    """An object whose last state is forgotten would count in two states, and another key would be
+    admitted."""
+    (tmp_path / "tidemill.yaml").write_text(STATES)
+    clock = FakeClock(parse_instant("2024-01-01T12:00:00Z"))
+
+    def land(mill: Mill, name: str, day: int, thing: str, state: str) -> None:
+        event = {"id": name, "at": f"2024-01-0{day}T10:00:00Z", "object": thing, "state": state}
+        mill.land("s", json.dumps(event).encode())
+        mill.tick()
+
+    with Mill.open(tmp_path, clock=clock) as mill:
+        land(mill, "a", 1, "o1", "NEW")
+        clock.set(parse_instant("2024-01-06T12:00:00Z"))
+        land(mill, "b", 6, "o2", "PAID")
+        mill.retention.expire(mill.retention.plan())
+        mill.run_until_idle()
+    harm(min((tmp_path / "warehouse/trails/s").glob(file)))
+    lost = "states and admitted keys from before 2024-01-04"
+    if by_recover:
+        assert lost in recover(tmp_path, clock=clock).left[0].reason
+        assert recover(tmp_path, clock=clock).left == []  # what is lost is known by now
+    with Mill.open(tmp_path, clock=clock) as mill:
+        if not by_recover:
+            done = mill.repair()
+            assert (done.left, done.ok) == ([], False)
+            assert lost in done.lost[0].affects
+        land(mill, "c", 6, "o1", "PAID")
+        span = "BETWEEN 2024-01-01 AND 2024-01-07"
+        for query in (f"SELECT states FROM s.states {span}", f"SELECT count FROM s.few {span}"):
+            answer = mill.ask(query)
+            assert isinstance(answer, Answer)
+            assert answer.completeness.missing[0].span.end == parse_instant("2024-01-04T00:00:00Z")
+            assert {value for row in answer.table.to_pylist() for value in row.values()} <= {None}
+        assert mill.query(f"SELECT count FROM s.all {span}").to_pylist() == [{"count": 3}]
+        since = "BETWEEN 2024-01-04 AND 2024-01-07"
+        assert mill.query(f"SELECT count FROM s.few {since}").to_pylist() == [{"count": 2}]
+        assert not mill.status()[0].faults
+        assert mill.verify().findings == []
+    harm(min((tmp_path / "warehouse/trails/s").glob(file)))
+    with Mill.open(tmp_path, clock=clock) as mill:  # that it was lost before is no reason to go on without it
+        land(mill, "d", 6, "o1", "SENT")
+        assert {fault.code for fault in mill.status()[0].faults} == {"damaged"}

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from tests.support.pipeline import NOON, STREAMING, Plant, Story, ndjson, request, slice_of
 
-from tidemill.mill import recover
+from tidemill.mill import Mill, recover
 from tidemill.model.errors import StorageError
 from tidemill.model.slices import SliceStatus
+from tidemill.model.time import parse_instant
+from tidemill.testing import FakeClock
 
 Dump = dict[str, list[dict[str, object]]]
 
@@ -150,3 +152,32 @@ def test_a_landing_that_the_state_never_knew_is_recovered_too(story: Story, tmp_
         mill.run_until_idle()
     assert without(dump(plant), "versions") == without(dump(story.after), "versions")
     assert plant.raw() == story.after.raw()
+
+
+ONE_STREAM = """
+version: 1
+streams:
+  r:
+    schema: {{id: string, at: string{columns}}}
+    identity: id
+    event_time: {{column: at, type: iso8601, late_tolerance: {tolerance}}}
+"""
+
+
+def test_the_watermark_is_the_recorded_one_after_columns_and_tolerance_have_changed(tmp_path: Path) -> None:
+    """The columns are made again by commits of raw that record no watermark; another tolerance moves none."""
+    project, clock = tmp_path / "tidemill.yaml", FakeClock(NOON)
+    project.write_text(ONE_STREAM.format(columns="", tolerance="1m"))
+    with Mill.open(tmp_path, clock=clock) as mill:
+        mill.land("r", b'{"id": "a", "at": "2024-01-15T11:00:00Z"}\n', format="ndjson")
+        mill.run_until_idle()
+    project.write_text(ONE_STREAM.format(columns=", note: string", tolerance="0s"))
+    with Mill.open(tmp_path, clock=clock) as mill:
+        mill.run_until_idle()
+        before = mill.state.progress("r")
+    assert before.watermark == parse_instant("2024-01-15T10:59:00Z")
+    for path in (tmp_path / "warehouse").glob("state.db*"):
+        path.unlink()
+    recover(tmp_path, clock=clock)
+    with Mill.open(tmp_path, clock=clock) as mill:
+        assert mill.state.progress("r") == before

@@ -22,6 +22,7 @@ from tests.support.damage import (
     check_restored,
     composed,
     content,
+    cut,
     details,
     events_of,
     expected,
@@ -80,6 +81,43 @@ def test_files_of_every_kind_that_are_damaged_at_once_are_all_made_again(shop: S
         assert set(done.set_aside) <= files  # rounds may have replaced some of the others meanwhile
         assert mill.scrub().damages == []
         check_restored(mill, before)
+
+
+@pytest.mark.parametrize("kind", ["raw", "packed raw"])
+def test_a_part_of_raw_is_made_again_after_a_column_was_declared_with_another_type(
+    shop: Shop, kind: str
+) -> None:
+    """Which types the columns of a damaged part have is not known: the table opens without it."""
+    cut(KINDS[kind](shop))
+    config = shop.root / "tidemill.yaml"
+    config.write_text(config.read_text().replace("scale: 2", "scale: 3"))
+    with shop.open() as mill:
+        mill.tick()
+        assert mill.repair().ok
+        check_answers(mill)
+        assert str(mill.sql("SELECT amount FROM raw.orders LIMIT 1").table.schema.field(0).type) == (
+            "decimal128(18, 3)"
+        )
+        assert not any(one.faults for one in mill.status())
+        assert mill.verify().findings == []
+
+
+@pytest.mark.parametrize("kind", ["results", "open windows", "observations", "log of observations"])
+def test_files_of_what_is_no_longer_declared_are_not_missed(shop: Shop, kind: str) -> None:
+    """Nothing reads them, and nothing could make them again, until it is declared once more."""
+    config = shop.root / "tidemill.yaml"
+    before = config.read_text()
+    orders = before[before.index("  orders:") : before.index("  visits:")]
+    config.write_text(before.replace(orders, orders[: orders.index("    metrics:")]))
+    flip(KINDS[kind](shop))
+    with shop.open() as mill:
+        assert mill.repair().ok
+        assert (mill.scrub().damages, mill.verify().findings) == ([], [])
+    config.write_text(before)
+    with shop.open() as mill:
+        mill.repair()
+        check_answers(mill)
+        assert mill.verify().findings == []
 
 
 def test_a_part_that_cannot_be_made_again_keeps_the_others_of_raw_waiting(shop: Shop) -> None:

@@ -78,6 +78,7 @@ class WholeMillMachine(RuleBasedStateMachine):
         self.limits = pytest.MonkeyPatch()  # so low that a few events reach what many do
         self.limits.setattr(compression, "LEAST_BYTES", 1)
         self.limits.setattr(run_files, "BLOCK", 4)
+        self.limits.setattr(run_files, "SIEVED", 4)
         self.limits.setattr(id_runs, "FAN_IN", 3)
         self.it = WholeMill(self.folder)
 

@@ -20,6 +20,7 @@ from tidemill.model.levels import BASE, LEVELS
 from tidemill.model.time import Interval, align, parse_instant
 from tidemill.outputs.rollups.spec import BIN_COUNTS, BINS, FROM, RULE, STATE, TO, spec_for
 from tidemill.query import Answer, Files, Querier
+from tidemill.query.plan_sql import WIDTH
 from tidemill.query.source import RawRequest, RawRows
 
 NOW = parse_instant("2024-01-02T00:00:07Z")
@@ -307,7 +308,8 @@ class Shelf:
             for row in self._made(BASE.width, span):
                 if row["metric"] in asked.metrics:
                     made.append(row | {"bucket": max(int(str(row["bucket"])), span.start)})
-        return RawRows(pa.Table.from_pylist(made, schema=self._schema))
+        table = pa.Table.from_pylist(made, schema=self._schema)
+        return RawRows(table.append_column(WIDTH, pa.array([BASE.width] * len(made), pa.int64())))
 
     @property
     def _schema(self) -> pa.Schema:

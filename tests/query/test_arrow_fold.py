@@ -114,7 +114,7 @@ def looped(plan: Plan, rows: Sequence[tuple[str, Row]], spans: Mapping[str, Sequ
                 continue
             key.append(before[-1])
         key += [row[group.column] for group in plan.groups]
-        width = BY_NAME["5s" if level == "raw" else level].width
+        width = int(str(row[plan_sql.WIDTH])) if level == "raw" else BY_NAME[level].width
         found.setdefault(tuple(key), []).append({**row, "until": bucket + width})
     if not plan_sql.key_columns(plan):
         found.setdefault((), [])
@@ -177,6 +177,12 @@ def stored_rows(draw: st.DrawFn, width: int) -> Row:
 
 
 @st.composite
+def rows_of_raw(draw: st.DrawFn) -> Row:
+    """A row that was made from raw: it says how wide its bucket is."""
+    return {**draw(stored_rows(1_000)), plan_sql.WIDTH: draw(st.sampled_from([5_000_000, HOUR, 7 * DAY]))}
+
+
+@st.composite
 def stored_parts(draw: st.DrawFn) -> StoredPart:
     level = draw(st.sampled_from([level.name for level in LEVELS[:4]]))
     rows = draw(st.lists(stored_rows(BY_NAME[level].width), max_size=6))
@@ -199,7 +205,7 @@ INTERVALS = st.sampled_from(["", " INTERVAL 1h", " INTERVAL 6h", " INTERVAL 1d T
 
 @given(
     parts=st.lists(stored_parts(), max_size=4),
-    raw=st.lists(stored_rows(1_000), max_size=3),
+    raw=st.lists(rows_of_raw(), max_size=3),
     of_levels=st.dictionaries(st.sampled_from([level.name for level in LEVELS[:4]]), spans()),
     values=st.lists(st.sampled_from(VALUES), min_size=1, max_size=4, unique=True),
     groups=st.lists(st.sampled_from(DIMENSIONS), max_size=2, unique=True),
@@ -224,7 +230,9 @@ def test_what_is_folded_is_what_a_loop_over_the_rows_gives(
         places = [number for number, part in enumerate(parts) if part.level == level]
         rows = sum(len(parts[number].rows) for number in places)
         levels.append(Scan(BY_NAME[level], read, Files([str(number) for number in places], rows)))
-    table = pa.table({name: column(name, raw) for name in stored_types()}) if raw else None
+    columns = {name: column(name, raw) for name in stored_types()}
+    widths = pa.array([row[plan_sql.WIDTH] for row in raw], pa.int64())
+    table = pa.table({**columns, plan_sql.WIDTH: widths}) if raw else None
     scans = Scans(tuple(levels), table)
     assert can_fold(plan, scans)
     found = folded(plan, scans, StoredColumns(parts))

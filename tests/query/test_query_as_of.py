@@ -118,6 +118,21 @@ def test_it_can_be_written_in_all_ways(story):
     assert shop.mill.query(plain, all_tenants=True, as_of=at).to_pylist() == expected
 
 
+def test_an_instant_without_an_offset_is_in_the_time_zone_of_the_stream(tmp_path):
+    shop = ShopStory(tmp_path, PROJECT + "    query: {timezone: America/New_York}\n")
+    first, second, *_ = slices()
+    shop.land(first)
+    at = shop.clock()
+    shop.land(second)
+    shop.clock.advance(12 * HOUR)
+    local = format_instant(at - 5 * HOUR).removesuffix("Z")
+    expected = [{"count": len(shop.accepted(by=at))}]
+    plain = "SELECT count FROM shop.hits"
+    assert shop.mill.query(f"{plain} AS OF {local}", all_tenants=True).to_pylist() == expected
+    assert shop.mill.query(plain, all_tenants=True, as_of=local).to_pylist() == expected
+    shop.mill.close()
+
+
 def test_the_future_and_two_instants_are_refused(story):
     shop, _ = story
     with pytest.raises(QueryError, match="AS OF lies in the future"):

@@ -167,6 +167,9 @@ def test_what_is_no_cell_is_refused(shop):
         shop.mill.cell(text, START, {"region": "mars"}, all_tenants=True)
     with pytest.raises(InputError, match="lower and upper"):
         shop.mill.cell(f"SELECT bins FROM shop.took {SPAN}", all_tenants=True)
+    for total in ("SELECT count FROM shop.hits", f"SELECT count FROM shop.hits {SPAN}"):
+        with pytest.raises(InputError, match="the answer has no buckets"):
+            shop.mill.cell(total, START, all_tenants=True)
     with pytest.raises(QueryError, match="a cell is a part of a row"):
         shop.mill.cell(f"{text} FORMAT series", START, {"region": "eu"}, all_tenants=True)
 

@@ -304,6 +304,20 @@ def test_what_no_level_has_is_missing_and_never_zero(shop):
         shop.ask(text, strict=True)
 
 
+def test_what_is_carried_says_that_groups_may_have_expired(shop):
+    """Only raw answers FILTER. A page that raw has no event of any more has no row, and nothing said so."""
+    shop.declare("level: {kind: gauge, value: ms, dimensions: [page]}", retention="raw: 7d")
+    shop.land(30 * DAY, name="old", page="old", ms=1)
+    shop.land(DAY, HOUR, name="new", page="new", ms=2)
+    shop.round()
+    text = "SELECT value FROM visits.level SINCE 2h %s INTERVAL 1h FILL carry GROUP BY page"
+    plain = shop.ask(text % "", strict=True).table.to_pylist()
+    assert [(row["page"], row["value"]) for row in plain] == [("new", 2), ("old", 1)] * 2
+    found = shop.ask(text % "FILTER ms > 0")
+    assert [(row["page"], row["value"]) for row in found.table.to_pylist()] == [("new", 2)] * 2
+    assert [one.why for one in found.completeness.missing] == ["expired"]
+
+
 def test_states_are_told_after_their_finest_level_expired(shop):
     metrics = "pages: {kind: state, object: id, state: page}"
     shop.declare(metrics, retention="rollups: {5s: 7d, 1m: 7d}")

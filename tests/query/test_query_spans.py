@@ -11,7 +11,17 @@ import pytest
 
 from tidemill.mill import Mill
 from tidemill.model.errors import QueryError
-from tidemill.model.time import DAY, MINUTE, SECOND, format_instant, parse_instant
+from tidemill.model.time import (
+    DAY,
+    HOUR,
+    MINUTE,
+    SECOND,
+    Interval,
+    align,
+    format_instant,
+    parse_instant,
+    to_datetime,
+)
 from tidemill.query import Answer, Explanation
 
 START = parse_instant("2024-01-01T00:00:00Z")
@@ -227,3 +237,22 @@ def test_filter_looks_into_payloads_and_says_so(mill):
     assert "raw from" in str(mill.ask(f"EXPLAIN {text}"))
     with pytest.raises(QueryError, match="FILTER applies to events"):
         mill.query("SELECT states FROM visits.orders FILTER ms > 1")
+
+
+def test_an_answer_with_filter_says_where_its_events_lie(mill):
+    chosen = [number for number, event in enumerate(VISITS) if event["order"] in ("o1", "o2")]
+    ms, moments = [VISITS[number]["ms"] for number in chosen], [MOMENTS[number] for number in chosen]
+    data = Interval(align(moments[0], 5 * SECOND), align(moments[-1], 5 * SECOND) + 5 * SECOND)
+    since = between(START, data.end - SECOND)
+    for clauses, end in (("", data.end), (" WHERE page = 'a'", data.end), (f" {since}", data.end - SECOND)):
+        answer = mill.ask(f"SELECT count FROM visits{clauses} FILTER order IN ('o1', 'o2')")
+        assert answer.completeness.data == Interval(data.start, end)
+    for metric, expected in (
+        ("speed", {"min": min(ms), "max": max(ms), "first": ms[0], "last": ms[-1]}),
+        ("delay", {"min": min(ms), "max": max(ms), "count": len(ms)}),
+    ):
+        values = ", ".join(expected)
+        (row,) = mill.query(f"SELECT {values} FROM visits.{metric} FILTER order IN ('o1', 'o2')").to_pylist()
+        assert row == expected
+    hourly = rows(mill, "SELECT count FROM visits FILTER order IN ('o1', 'o2') USING ROLLUP 1h")
+    assert hourly == sorted(Counter(to_datetime(align(moment, HOUR)) for moment in moments).items())

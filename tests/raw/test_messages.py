@@ -209,3 +209,36 @@ def test_json_text_in_a_csv_cell_is_no_array(desk: MillAndOracle) -> None:
     landed = desk.mill.land("bundles", f'bundle,messages\na,"{cell}"\n'.encode(), format="csv")
     desk.mill.tick()
     assert desk.mill.slice(landed.entry.id).counts.rejects == {"bad_time": 1}
+
+
+MOVED = """
+version: 1
+streams:
+  clicks:
+    schema: {{id: string, ts: integer, sent: integer}}
+    event_time: {{column: {column}, type: unixtimestamp_s}}
+    identity: id
+  bundles:
+    schema: {{bundle: string, messages: array}}
+    messages: {{column: messages}}
+    identity: bundle
+    skew: {{past: null}}
+"""
+
+
+def test_rows_stay_right_when_the_stream_of_a_message_declares_another_time(tmp_path: Path) -> None:
+    message = {"stream": "clicks", "id": "c", "ts": TEN // SECOND, "sent": TEN // SECOND + 5}
+    clock = FakeClock(TEN + HOUR)
+    for column in ("ts", "sent"):
+        (tmp_path / "tidemill.yaml").write_text(MOVED.format(column=column))
+        with Mill.open(tmp_path, clock=clock) as mill:
+            mill.land(
+                "bundles", json.dumps({"bundle": column, "messages": [message]}).encode(), format="ndjson"
+            )
+            mill.tick()
+            audit = mill.verify()
+            assert audit.ok, audit.findings
+            rows = mill.search("bundles").rows
+            times = rows.column("event_time").cast(pa.int64()).to_pylist()
+            found = dict(zip(rows.column("event_id").to_pylist(), times, strict=True))
+    assert found == {"ts": TEN, "sent": TEN + 5 * SECOND}

@@ -41,7 +41,7 @@ def part(lines: list[str]) -> tuple[PartDeltas, pa.RecordBatch, pa.Array]:
     rows = {
         "event_time": pa.array(range(len(lines)), pa.timestamp("us", "UTC")),
         "event_id": pa.array([f"d{n}" for n in range(len(lines))]),
-        **nested_columns(declared, read, payload_sizes(payload)),
+        **nested_columns(declared, read.arrays, payload_sizes(payload)),
         "payload": payload,
     }
     assert STREAM.vector is not None

@@ -62,7 +62,7 @@ DECLARED = RawColumns(tuple(RawColumn(column, PATHS[column.name]) for column in 
 def without(lines: Sequence[str]) -> tuple[pa.Table, RawColumns]:
     """The rows of a part with these payloads, without what its columns have."""
     payload = pa.array(lines, pa.string())
-    made = nested_columns(DECLARED, typed(own_columns(DECLARED), payload), payload_sizes(payload))
+    made = nested_columns(DECLARED, typed(own_columns(DECLARED), payload).arrays, payload_sizes(payload))
     rows = pa.table({"payload": payload, **made})
     left, declared = without_columns(DECLARED, rows)
     return rows.set_column(0, "payload", left), declared

@@ -132,6 +132,7 @@ def test_it_is_for_operators(registering):
         ({"location": 7}, "location"),
         ({"location": "http://example.com/x"}, "location"),
         ({"location": "file://elsewhere/x"}, "location"),
+        ({"location": "file://["}, "location"),
         ({"location": "hour-10.ndjson", "start": None}, "start"),
         ({"location": "hour-10.ndjson", "start": "soon"}, "start"),
         ({"location": "hour-10.ndjson", "end": "2026-01-05T10:00:00Z"}, "end"),

@@ -6,6 +6,7 @@ requirements-soak.lock, where there is a wheel: on Linux with x86-64, with Pytho
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ import atheris
 import tidemill
 
 SOURCE: Final = Path(tidemill.__file__).parent
+COMPILED: Final = re.compile(r"^from (numba|tidemill\.formats\.compiled) import", re.MULTILINE)
 
 
 def compiled_modules() -> list[str]:
@@ -23,7 +25,7 @@ def compiled_modules() -> list[str]:
     return [
         ".".join(("tidemill", *file.relative_to(SOURCE).with_suffix("").parts))
         for file in SOURCE.rglob("*.py")
-        if "from numba import" in file.read_text(encoding="utf-8")
+        if COMPILED.search(file.read_text(encoding="utf-8"))
     ]
 
 

@@ -22,6 +22,7 @@ from tidemill.model.names import as_unicode, is_unicode
 P = ParamSpec("P")
 Command = Callable[Concatenate[Session, P], int]
 
+MOST: Final = 1 << 62  # of a number that is typed: the state and Arrow have 64 bits, and one more is read
 EXIT_CODES: Final = (
     ("0", "done"),
     ("1", "differences, a refused file, a failed window, an incomplete strict answer"),
@@ -134,7 +135,9 @@ def command(
                     f"{name} cannot be given as {kind.value}",
                     hint="use --output text or json; csv, parquet and arrow are for query, search and sql",
                 )
-            for value in values.values():
+            for option, value in values.items():
+                if isinstance(value, int) and abs(value) > MOST:
+                    raise InputError(f"--{option} {value} is too large", hint=f"use at most {MOST}")
                 if isinstance(value, str) and not is_unicode(value):
                     raise InputError(f"{as_unicode(value)!r} is not valid UTF-8", hint="type it in UTF-8")
             return function(session, **values)  # type: ignore[arg-type, call-arg]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -83,7 +83,8 @@ def ingest(
         _check_manifest(names, start, end, source, format, empty=empty)
         return _from_manifests(session, stream, manifest)
     _check(names, start, end, empty=empty)
-    total = len(names) if all(Path(file).is_file() for file in names) else None
+    # os.path says False where Path raises: what is wrong with a name is said when its turn comes
+    total = len(names) if all(os.path.isfile(file) for file in names) else None  # noqa: PTH113
     with session.mill() as mill, counted(session.bars, f"landing in {stream}", total) as advance:
         if empty:
             done = mill.ingest(stream, [], start=start, end=end, source=source, empty=True, many_windows=yes)

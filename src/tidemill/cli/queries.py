@@ -40,6 +40,7 @@ File = Annotated[
         "-o", "--file", metavar="FILE", help="Write the rows to this file: .csv, .parquet, .arrow or .json."
     ),
 ]
+NO_GROUP: Final = "{}"
 MOST_BYTES: Final = 4_000_000  # read from standard input; a longer text is refused by the parser
 
 
@@ -83,7 +84,7 @@ def query(
     ] = None,
     group: Annotated[
         str, typer.Option("--group", metavar="JSON", help="With --cell: the values of GROUP BY.")
-    ] = "{}",
+    ] = NO_GROUP,
     engine: Annotated[
         QueryEngine, typer.Option(help="The engine that reads the rollups.")
     ] = QueryEngine.DUCKDB,
@@ -96,7 +97,11 @@ def query(
     """
     kind = checked_target(session, file)
     question = _typed(text)
+    if cell is None and group != NO_GROUP:
+        raise InputError("--group comes with --cell", hint="add --cell START, or --cell total")
     if cell is not None:
+        if strict or file is not None or engine is not QueryEngine.DUCKDB:
+            raise InputError("--cell goes without --strict, -o and --engine", hint="leave them out")
         with session.mill() as mill:
             row = mill.cell(
                 question, None if cell == "total" else cell, _group(group),

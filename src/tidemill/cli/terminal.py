@@ -83,7 +83,10 @@ def escaped(text: str, *, lines: bool = False) -> str:
 
 log = logging.getLogger("tidemill.spark")
 
-_WORSE: Final = re.compile(rb"^\S+ \S+ (?:ERROR|FATAL) |OutOfMemoryError")
+# The last two: a JVM that cannot start.
+_WORSE: Final = re.compile(
+    rb"^\S+ \S+ (?:ERROR|FATAL) |OutOfMemoryError|^Error[: ]|^java\.lang\.module\.\w+Exception"
+)
 
 
 @contextmanager

@@ -241,8 +241,10 @@ def rebuild(
 
 def _rebuild_results(session: Session, stream: str, window: str) -> int:
     with session.working() as progress, session.mill(progress) as mill:
-        made = {stream: [mill.remake.results(stream, window)]}
-    session.emit(lambda: documents.results.flushed(made), lambda: views.results.flushed(made))
+        made = mill.remake.results(stream, window)
+    session.emit(
+        lambda: documents.results.flushed({stream: [made]}), lambda: views.results.rebuilt(stream, made)
+    )
     return OK
 
 

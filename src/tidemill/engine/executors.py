@@ -25,6 +25,7 @@ HINT: Final = (
     "or install the same version of tidemill on every machine of the cluster"
 )
 _MISSING: Final = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
+_KILLED: Final = "Python worker exited unexpectedly"
 _ANSWER: Final = "host string, python string, version string, missing string, sees boolean"
 
 
@@ -82,10 +83,17 @@ def executor_problem(answer: Mapping[str, object], shared: Path | None) -> Machi
 
 @contextmanager
 def executor_errors() -> Iterator[None]:
-    """Turns the failure of a job because an executor lacks a module into a MachineError."""
+    """Turns the failure of a job because an executor lacks a module, or because its Python was killed, into a
+    MachineError."""
     try:
         yield
     except Exception as error:
+        if _KILLED in str(error):
+            raise MachineError(
+                "a Python worker of Spark has ended during a job",
+                hint="if the machine has too little memory, the log of its kernel says so: lower "
+                "engine.cores, engine.batch_bytes or engine.memory; otherwise `-vv` shows what Spark knows",
+            ) from error
         missing = _MISSING.search(str(error))
         if missing is None:
             raise

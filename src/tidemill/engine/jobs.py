@@ -7,6 +7,7 @@ two attempts at one unit may run at once: a kernel must never leave a half-writt
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -27,12 +28,15 @@ from tidemill.engine.session import (
     SessionSettings,
     default_cores,
     exact_session,
+    forget_session,
+    is_alive,
     is_connected,
     is_running,
     remote_of,
     start_session,
+    stop_session,
 )
-from tidemill.model.errors import StorageError, TidemillError
+from tidemill.model.errors import MachineError, StorageError, TidemillError, as_tidemill_error
 from tidemill.model.names import SHARED_STAGING
 
 if TYPE_CHECKING:
@@ -42,6 +46,8 @@ log = logging.getLogger(__name__)
 
 Unit = TypeVar("Unit")
 Row = TypeVar("Row")
+
+_is_frozen = False  # in a worker: see `_freeze_modules`
 
 _RESULT = pa.schema([("unit", pa.int64()), ("row", pa.binary())])
 
@@ -61,7 +67,8 @@ class Engine:
         """`on_start` is called with the master and the address of the web UI of a session that is used."""
         self._inline_bytes = inline_bytes
         self._session = None if session is None else exact_session(session)
-        self._passed_in = session is not None
+        self._is_callers = session is not None
+        self._passed_in = self._is_callers  # or started by somebody else in this process
         self._settings = settings
         self._shared = shared  # a folder that every executor must see
         self._on_start = on_start
@@ -72,6 +79,8 @@ class Engine:
     @property
     def session(self) -> SparkSession:
         with self._lock:
+            if self._session is not None and not is_alive(self._session):
+                self._forget(self._session)
             if self._session is None:
                 self._passed_in = is_running()  # if it was started elsewhere, it is also stopped there
                 self._session = exact_session(start_session(self._settings))
@@ -82,6 +91,19 @@ class Engine:
                 if self._on_start is not None:
                     self._on_start(_master_of(self._session, self._settings), self.ui)
             return self._session
+
+    def _forget(self, session: SparkSession) -> None:
+        """Leave a session whose JVM was killed or has ended, so that another is started; only that of the
+        caller cannot be replaced."""
+        if self._is_callers:
+            raise MachineError(
+                "the Spark session that was passed in has ended",
+                hint="start another and open the mill with it; if nobody stopped it, its JVM was killed: "
+                "look for its last words in the log of the driver, and for too little memory",
+            )
+        log.warning("the JVM of Spark has ended; starting another")
+        forget_session(session)
+        self._session, self._checked = None, False
 
     @property
     def parallelism(self) -> int:
@@ -138,13 +160,14 @@ class Engine:
             for batch in batches:
                 for index in batch.column(0).to_pylist():
                     yield from _results(index, kernel, blobs[index])
+            _freeze_modules()
 
         session = self.session
         began = time.perf_counter()
         tasks = tasks_for(len(units), self.parallelism)
         frame = session.range(0, len(units), 1, tasks).mapInArrow(task, "unit long, row binary")
         rows: list[tuple[int, bytes]] = []
-        with _named(session, label):
+        with _jvm_errors(session), _named(session, label):
             for batch in frame.toArrow().to_batches():
                 rows.extend(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
         rows.sort(key=lambda pair: pair[0])
@@ -160,9 +183,24 @@ class Engine:
     def close(self) -> None:
         with self._lock:
             if self._session is not None and not self._passed_in:
-                self._session.stop()
+                stop_session(self._session)
             self._session = None
             self._checked = False
+
+
+@contextmanager
+def _jvm_errors(session: SparkSession) -> Iterator[None]:
+    """Turns whatever a job fails with when its JVM ends into a MachineError."""
+    try:
+        yield
+    except Exception as error:
+        if is_alive(session):
+            raise
+        raise MachineError(
+            "the JVM of Spark has ended during a job",
+            hint="the next job starts another. If it ends again, the machine may have too little memory: "
+            "see the log of its kernel, and lower engine.memory or engine.cores",
+        ) from error
 
 
 @contextmanager
@@ -197,6 +235,8 @@ def _default_partitions(session: SparkSession) -> int:
 def _rows(kernel: Callable[[Unit], Iterable[Row]], unit: Unit) -> list[Row]:
     try:
         return list(kernel(unit))
+    except MemoryError as error:
+        raise as_tidemill_error(error) from error
     except OSError as error:  # a full disk, a missing file: not a bug
         raise StorageError(
             f"cannot go on: {error.strerror or str(error).splitlines()[0]}",
@@ -204,6 +244,16 @@ def _rows(kernel: Callable[[Unit], Iterable[Row]], unit: Unit) -> list[Row]:
             hint="look at the disk and its free space, then run the same again; "
             "`tidemill repair --explain` says which files of the warehouse are damaged or gone",
         ) from error
+
+
+def _freeze_modules() -> None:
+    """Take what a worker holds after its first task, mostly modules, out of garbage collection: a worker
+    of Spark collects garbage after each task, and looked at half a million objects for it."""
+    global _is_frozen
+    if not _is_frozen:
+        gc.collect()
+        gc.freeze()
+        _is_frozen = True
 
 
 def _results(index: int, kernel: Callable[[Unit], Iterable[Row]], blob: bytes) -> Iterator[pa.RecordBatch]:
@@ -220,8 +270,8 @@ def _results(index: int, kernel: Callable[[Unit], Iterable[Row]], blob: bytes) -
 
 
 def tasks_for(units: int, cores: int) -> int:
-    """Each task costs a Python worker some 40 ms, so a few units share one; many are distributed more
-    finely."""
+    """A task costs some 40 ms where Spark reaches its Python workers through TCP, so a few units share one;
+    many are distributed more finely."""
     return min(units, cores if units <= 8 * cores else 4 * cores)
 
 

@@ -6,12 +6,15 @@ settings are never changed.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +24,8 @@ from tidemill.model.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 MIN_JAVA = 17
 
@@ -41,10 +46,26 @@ _CONTEXT: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+# Workers allocate and free arrays of many megabytes all the time, NumPy's and Arrow's. In one heap they are
+# reused; mapped each time, every page would be a page fault, and a large page is one fault in place of 512.
+_MEMORY: Final[Mapping[str, str]] = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "ARROW_DEFAULT_MEMORY_POOL": "system",
+}
+_WORKERS: Final[Mapping[str, str]] = {
+    f"spark.executorEnv.{name}": value for name, value in _MEMORY.items() if name not in os.environ
+}
+# On one machine the JVM only schedules: the work is done by Python workers, beside which its optimising
+# compiler would take longer than what it compiles. JVM and workers answer each other in small messages;
+# through TCP each task waits 40 ms for an acknowledgement that the other side delays.
 _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -Xss4m",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "tidemill.engine.worker_daemon",
 }
 _BY_SUBMIT: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, which has already chosen the master
 _REMOTE: Final = "SPARK_REMOTE"
@@ -130,10 +151,6 @@ def start_session(settings: SessionSettings = SessionSettings()) -> SparkSession
     require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # Workers allocate and free arrays of many megabytes all the time. In the heap they are reused; mapped
-    # each time, every page would be a page fault.
-    os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
-    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(1 << 30))
     # One thread per worker: Spark already runs one worker per core.
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, "1")
@@ -154,12 +171,87 @@ def start_session(settings: SessionSettings = SessionSettings()) -> SparkSession
         chosen["spark.cores.max"] = str(settings.cores)
     if settings.local_dir is not None:
         chosen["spark.local.dir"] = str(settings.local_dir)
-    for key, value in {**_EVERYWHERE, **chosen, **settings.conf, **EXACT}.items():
+    for key, value in {**_EVERYWHERE, **_WORKERS, **chosen, **settings.conf, **EXACT}.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    with _java_errors():
+        session = builder.getOrCreate()
+    _ends_quietly(session)
     if not submitted:
         session.sparkContext.setLogLevel(settings.conf.get("spark.log.level", "ERROR"))
     return session
+
+
+def _ends_quietly(session: SparkSession) -> None:
+    """PySpark has a thread that reads from the JVM and prints a stack trace when that ends."""
+
+    def lost(_request: object, _address: object) -> None:
+        log.debug("the connection to the JVM was lost", exc_info=True)
+
+    vars(session.sparkContext._accumulatorServer)["handle_error"] = lost
+
+
+@contextmanager
+def _java_errors() -> Iterator[None]:
+    """Turns the end of Java before Spark could be reached into a MachineError; Java itself prints why."""
+    from pyspark.errors import PySparkRuntimeError  # lazy: reading commands never load Spark
+
+    try:
+        yield
+    except PySparkRuntimeError as error:
+        if error.getCondition() != "JAVA_GATEWAY_EXITED":
+            raise
+        raise MachineError(
+            "Java ended before Spark had started",
+            where=os.environ.get("JAVA_HOME") or shutil.which("java") or "",
+            hint="look at what it printed (`-vv` shows all of it). Spark needs modules that a reduced "
+            f"runtime lacks: point JAVA_HOME at a whole JDK, {MIN_JAVA} or newer; or engine.memory or "
+            "engine.conf has something that Java refuses",
+        ) from error
+
+
+def is_alive(session: SparkSession) -> bool:
+    """Whether the session can still run jobs: its JVM runs, and has not stopped it."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    if is_connected(session):
+        return True
+    context = session.sparkContext
+    process = getattr(context._gateway, "proc", None)  # None: somebody else started the JVM
+    if context._jsc is None or (process is not None and process.poll() is not None):
+        return False
+    try:
+        return not context._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
+
+
+def stop_session(session: SparkSession) -> None:
+    """Stop a session that was started here, whether or not its JVM still runs."""
+    if is_alive(session):
+        session.stop()
+    else:
+        forget_session(session)
+
+
+def forget_session(session: SparkSession) -> None:
+    """Make PySpark forget a session that is not alive, so that the next one gets a JVM of its own. There is
+    no public way: PySpark keeps one JVM for the life of a process."""
+    from pyspark import SparkContext  # lazy: reading commands never load Spark
+    from pyspark.sql import SparkSession
+
+    context = session.sparkContext
+    if SparkContext._active_spark_context is not context:
+        return  # somebody else in this process did
+    with warnings.catch_warnings(), suppress(Exception):  # whatever its end had broken
+        warnings.simplefilter("ignore")  # that the JVM could not be stopped is why this is called
+        context.stop()
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.kill()  # a JVM whose context has stopped is of no use either
+        process.wait()
 
 
 def _connected(remote: str, settings: SessionSettings) -> SparkSession:

@@ -45,7 +45,7 @@ def _kind(value: object) -> str:
         return "a boolean"
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "an array"
-    return f"a {type(value).__name__}"
+    return "a number" if isinstance(value, int | Decimal) else f"a {type(value).__name__}"
 
 
 def _floor(number: Decimal, exponent: int) -> int:

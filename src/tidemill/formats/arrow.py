@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from tidemill.formats.arrays import Bytes, Ints, Offsets
+from tidemill.formats.arrays import Bytes, Ints, Mask, Offsets
 
 # An import inside a function keeps start-up short: most readers take no fields of structs.
 
@@ -53,3 +53,12 @@ def unscaled(array: pa.Array) -> Ints:
         return np.empty(0, np.int64)
     words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
     return words[array.offset : array.offset + len(array), 0].copy()  # Arrow's own memory is read-only
+
+
+def decimals(numbers: Ints, kind: pa.DataType, valid: Mask) -> pa.Array:
+    """Unscaled integers as decimals of at most 18 digits; null where they are not valid."""
+    wide = np.empty((numbers.size, 2), np.int64)  # 128 bits, little-endian
+    wide[:, 0] = numbers
+    wide[:, 1] = numbers >> 63
+    bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, numbers.size, [bitmap, pa.py_buffer(wide)])

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 _BYTE = ir.IntType(8)
 _WORD = ir.IntType(64)
+WIDE = 32  # bytes that `first_unplain` looks at and `copy_wide` copies
+_WIDE = ir.VectorType(_BYTE, WIDE)
+_MARKS = ir.IntType(WIDE)
 
 
 def _pointer(
@@ -66,6 +69,44 @@ def first_marked(_typing: TypingContext, marks: types.Integer):  # type: ignore[
         return builder.lshr(zeros, ir.Constant(_WORD, 3))
 
     return types.int64(types.uint64), build
+
+
+@intrinsic
+def first_unplain(_typing: TypingContext, array: types.Array, at: types.Integer):  # type: ignore[no-untyped-def]
+    """How many of the WIDE bytes at b[at:] come before the first quote, backslash or control character."""
+
+    def build(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: tuple[ir.Value, ir.Value]
+    ) -> ir.Value:
+        pointer = builder.bitcast(_pointer(context, builder, signature.args[0], args), _WIDE.as_pointer())
+        loaded = builder.load(pointer, align=1)
+        quote, backslash, space = (ir.Constant(_WIDE, [value] * WIDE) for value in (0x22, 0x5C, 0x20))
+        ends = builder.or_(
+            builder.icmp_unsigned("==", loaded, quote), builder.icmp_unsigned("==", loaded, backslash)
+        )
+        ends = builder.or_(ends, builder.icmp_unsigned("<", loaded, space))
+        marks = builder.bitcast(ends, _MARKS)
+        return builder.zext(builder.cttz(marks, ir.Constant(ir.IntType(1), 0)), _WORD)
+
+    return types.int64(array, types.int64), build
+
+
+@intrinsic
+def copy_wide(  # type: ignore[no-untyped-def]
+    _typing: TypingContext, array: types.Array, start: types.Integer, out: types.Array, at: types.Integer
+):
+    """out[at:at+WIDE] = b[start:start+WIDE]."""
+
+    def build(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, args: tuple[ir.Value, ...]
+    ) -> ir.Value:
+        source = _pointer(context, builder, signature.args[0], (args[0], args[1]))
+        target = _pointer(context, builder, signature.args[2], (args[2], args[3]))
+        loaded = builder.load(builder.bitcast(source, _WIDE.as_pointer()), align=1)
+        builder.store(loaded, builder.bitcast(target, _WIDE.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, out, types.int64), build
 
 
 @intrinsic

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numba import njit, uint64
+from numba import uint64
 
+from tidemill.formats.arrow import string_buffers
 from tidemill.formats.byte_access import byte_at, copy_bytes, word_at
-from tidemill.formats.hashing import mix
+from tidemill.formats.compiled import step, walk
 from tidemill.formats.json_core import (
     EXPONENT,
     FRACTION,
@@ -28,8 +29,10 @@ from tidemill.model.time import DAY, HOUR, MINUTE, SECOND
 from tidemill.model.zones import wall_offset, zone_named
 
 if TYPE_CHECKING:
-    from tidemill.formats.arrays import Bytes, Ints, Mask, Offsets
+    from tidemill.formats.arrays import Bytes, Ints, Mask, Offsets, Words
 
+VIEW = 16  # bytes of an entry of an Arrow view array …
+INLINE = 12  # … and of the longest text that is in its entry
 SAFE_DIGITS = 18  # a number with so many digits fits 64 bits
 _ALMOST_FULL = 922337203685477579  # ten times this plus a digit still fits 64 bits
 _DECIMAL_END = 10**18
@@ -38,25 +41,26 @@ _FIRST = np.uint64(0x9E3779B97F4A7C15)
 _LAST = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
-@njit(cache=True, nogil=True)
+@walk
 def copy_at(b: Bytes, starts: Ints, ends: Ints, at: Ints, out: Bytes) -> None:
     """Copy each b[starts[i]:ends[i]] to out[at[i]:]."""
     for i in range(starts.size):
         copy_bytes(b, starts[i], ends[i], out, at[i])
 
 
-@njit(cache=True, nogil=True)
-def put_rows(values: Bytes, rows: Ints, at: Ints, out: Bytes) -> None:
-    """out[at[i]] = values[rows[i]]."""
-    for i in range(rows.size):
-        out[at[i]] = values[rows[i]]
-
-
-@njit(cache=True, nogil=True)
-def put_positions(values: Offsets, rows: Ints, at: Ints, begins: Ints, out: Ints) -> None:
-    """out[at[i]] = begins[at[i]] + values[rows[i]]: positions in records as positions in all of the text."""
-    for i in range(rows.size):
-        out[at[i]] = begins[at[i]] + values[rows[i]]
+@walk
+def text_views(b: Bytes, starts: Ints, ends: Ints, buffer: int, out: Offsets, body: Bytes) -> None:
+    """Each b[starts[i]:ends[i]] as the entry out[i] of an Arrow view array; `body` is `out` as bytes, all of
+    them 0. The entry of a short text has all of it, that of another its first bytes and where it begins."""
+    for i in range(starts.size):
+        size = ends[i] - starts[i]
+        out[i, 0] = size
+        if size <= INLINE:
+            copy_bytes(b, starts[i], ends[i], body, VIEW * i + 4)
+        else:
+            copy_bytes(b, starts[i], starts[i] + 4, body, VIEW * i + 4)
+            out[i, 2] = buffer
+            out[i, 3] = starts[i]
 
 
 def strings(b: Bytes, starts: Ints, ends: Ints) -> pa.StringArray:
@@ -68,7 +72,7 @@ def strings(b: Bytes, starts: Ints, ends: Ints) -> pa.StringArray:
     return pa.StringArray.from_buffers(starts.size, pa.py_buffer(offsets), pa.py_buffer(out))
 
 
-@njit(cache=True, nogil=True)
+@walk
 def utf8_rows(b: Bytes, starts: Ints, ends: Ints, valid: Mask) -> None:
     """Which records are well-formed UTF-8 (no overlong forms, no surrogates)."""
     for i in range(starts.size):
@@ -114,29 +118,33 @@ def utf8_rows(b: Bytes, starts: Ints, ends: Ints, valid: Mask) -> None:
         valid[i] = ok
 
 
-@njit(cache=True, nogil=True)
-def join_at(
-    names: Bytes,
-    name_offsets: Ints,
-    codes: Ints,
-    ids: Bytes,
-    id_offsets: Ints,
-    rows: Ints,
-    at: Ints,
-    out: Bytes,
-) -> None:
-    """Write `name NUL id` of each row to out[at[i]:]."""
+def joined_texts(names: pa.DictionaryArray, ids: pa.StringArray, rows: Ints) -> pa.BinaryArray:
+    """`name NUL id` of each of the rows."""
+    name_offsets, name_data = string_buffers(names.dictionary)
+    id_offsets, id_data = string_buffers(ids)
+    codes = names.indices.to_numpy()[rows]
+    offsets = np.zeros(rows.size + 1, np.int32)
+    np.cumsum(np.diff(name_offsets)[codes] + 1 + np.diff(id_offsets)[rows], out=offsets[1:])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _join_at(name_data, name_offsets, codes, id_data, id_offsets, rows, offsets, out)
+    return pa.Array.from_buffers(pa.binary(), rows.size, [None, pa.py_buffer(offsets), pa.py_buffer(out)])
+
+
+@walk
+def _join_at(
+    names: Bytes, name_offsets: Offsets, codes: Offsets, ids: Bytes, id_offsets: Offsets, rows: Ints,
+    at: Offsets, out: Bytes,
+) -> None:  # fmt: skip
+    """Write each `name NUL id` to out[at[i]:]; `codes` are those of the rows."""
     for i in range(rows.size):
-        r = rows[i]
-        o = at[i]
-        t = codes[r]
+        r, t, o = rows[i], codes[i], at[i]
         copy_bytes(names, name_offsets[t], name_offsets[t + 1], out, o)
         o += name_offsets[t + 1] - name_offsets[t]
         out[o] = 0
         copy_bytes(ids, id_offsets[r], id_offsets[r + 1], out, o + 1)
 
 
-@njit(cache=True, inline="always")
+@step
 def _times_power(value: int, power: int, more: bool, rounds: bool) -> tuple[bool, int]:
     """`value` times 10**power; False if that does not fit, or is not a whole number and may not be rounded.
 
@@ -169,7 +177,7 @@ def _times_power(value: int, power: int, more: bool, rounds: bool) -> tuple[bool
     return rounds, value
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _numbers(
     b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int, rounds: bool, values: Ints, exact: Mask
 ) -> None:
@@ -224,12 +232,11 @@ def _numbers(
         exact[i] = True
 
 
-@njit(cache=True, nogil=True)
-def may_round(b: Bytes, ends: Ints, tags: Bytes, scale: int) -> bool:
-    """Whether a number may have more than `scale` digits after the point, trailing zeros aside."""
+@walk
+def may_round(b: Bytes, ends: Ints, tags: Bytes, scale: int, found: Mask) -> None:
+    """Which numbers may have more than `scale` digits after the point, trailing zeros aside."""
     for i in range(tags.size):
-        if tags[i] == EXPONENT:
-            return True
+        found[i] = tags[i] == EXPONENT
         if tags[i] == FRACTION:
             p = ends[i] - 1
             while byte_at(b, p) == 48:
@@ -238,9 +245,7 @@ def may_round(b: Bytes, ends: Ints, tags: Bytes, scale: int) -> bool:
             while byte_at(b, p) != POINT:
                 digits += 1
                 p -= 1
-            if digits > scale:
-                return True
-    return False
+            found[i] = digits > scale
 
 
 def scaled_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes, scale: int) -> tuple[Ints, Mask]:
@@ -259,62 +264,83 @@ def whole_numbers(b: Bytes, starts: Ints, ends: Ints, tags: Bytes) -> tuple[Ints
     return values, exact
 
 
-@njit(cache=True, nogil=True)
-def _codes(b: Bytes, starts: Ints, ends: Ints, codes: Offsets) -> Ints:
-    """Number the distinct spans in order of first occurrence; returns where they first occur."""
-    slots = np.full(1024, -1, np.int32)
-    hashes = np.empty(512, np.uint64)
-    firsts = np.empty(512, np.int64)
-    n = 0
-    for i in range(starts.size):
-        s = starts[i]
-        size = ends[i] - s
-        h = _quick_hash(b, s, size)
-        at = h & np.uint64(slots.size - 1)
+@walk
+def _number_spans(
+    b: Bytes, starts: Ints, ends: Ints, row: int, codes: Offsets, slots: Offsets, table: Words, firsts: Ints,
+    n: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Number the distinct spans from `row` on in order of first occurrence, until half of the slots are
+    taken; which row is next, and how many there are. `table` has the first and last bytes and the size of
+    each, `firsts` where it first occurs."""
+    mask = np.uint64(slots.size - 1)
+    while row < starts.size and 2 * n < slots.size:
+        s = starts[row]
+        size = ends[row] - s
+        first, last = _ends_of(b, s, size)
+        at = _place_of(first, last, np.uint64(size)) & mask
         while True:
             code = slots[at]
             if code < 0:
                 break
-            if hashes[code] == h:
-                o = starts[firsts[code]]
-                if ends[firsts[code]] - o == size and same_bytes(b, s, b, o, size):
-                    break
-            at = (at + np.uint64(1)) & np.uint64(slots.size - 1)
+            same = table[0, code] == first and table[1, code] == last and table[2, code] == np.uint64(size)
+            if same and (size <= 16 or same_bytes(b, s, b, starts[firsts[code]], size)):
+                break
+            at = (at + np.uint64(1)) & mask
         if code < 0:
             code = n
-            if n == firsts.size:
-                hashes = np.concatenate((hashes, np.empty(n, np.uint64)))
-                firsts = np.concatenate((firsts, np.empty(n, np.int64)))
-            hashes[n] = h
-            firsts[n] = i
+            table[0, n], table[1, n], table[2, n] = first, last, np.uint64(size)
+            firsts[n] = row
             slots[at] = n
             n += 1
-            if 2 * n > slots.size:
-                slots = np.full(slots.size * 4, -1, np.int32)
-                for k in range(n):
-                    at = hashes[k] & np.uint64(slots.size - 1)
-                    while slots[at] >= 0:
-                        at = (at + np.uint64(1)) & np.uint64(slots.size - 1)
-                    slots[at] = k
-        codes[i] = code
-    return firsts[:n].copy()
+        codes[row] = code
+        row += 1
+    return row, n
 
 
-@njit(cache=True, inline="always")
-def _quick_hash(b: Bytes, start: int, size: int) -> uint64:
-    """A hash by length and the first and last eight bytes, for an in-memory table that checks equality."""
-    if size < 8:
-        if start + 8 <= b.size:
-            first = word_at(b, start) & ((np.uint64(1) << np.uint64(8 * size)) - np.uint64(1))
-        else:
-            first = np.uint64(0)
-            for q in range(size):
-                first = (first << np.uint64(8)) | np.uint64(byte_at(b, start + size - 1 - q))
-        last = np.uint64(0)
-    else:
-        first = word_at(b, start)
-        last = word_at(b, start + size - 8)
-    return mix(first * _FIRST + last * _LAST + np.uint64(size))
+@walk
+def _place_all(table: Words, n: int, slots: Offsets) -> None:
+    """Enter the first n spans of a table into slots that are empty."""
+    mask = np.uint64(slots.size - 1)
+    for code in range(n):
+        at = _place_of(table[0, code], table[1, code], table[2, code]) & mask
+        while slots[at] >= 0:
+            at = (at + np.uint64(1)) & mask
+        slots[at] = code
+
+
+@step
+def _ends_of(b: Bytes, start: int, size: int) -> tuple[uint64, uint64]:
+    """The first and the last eight bytes of a span; all of it and 0 if it has fewer."""
+    if size >= 8:
+        return word_at(b, start), word_at(b, start + size - 8)
+    if start + 8 <= b.size:
+        return word_at(b, start) & ((np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)), np.uint64(0)
+    first = np.uint64(0)
+    for q in range(size):
+        first = (first << np.uint64(8)) | np.uint64(byte_at(b, start + size - 1 - q))
+    return first, np.uint64(0)
+
+
+@step
+def _place_of(first: uint64, last: uint64, size: uint64) -> uint64:
+    """A hash for a table in memory that checks equality."""
+    mixed = (first ^ (last >> np.uint64(29))) * _FIRST + (last + size) * _LAST
+    return mixed ^ (mixed >> np.uint64(32))
+
+
+def _codes(b: Bytes, starts: Ints, ends: Ints, codes: Offsets) -> Ints:
+    """Number the distinct spans in order of first occurrence; returns where they first occur."""
+    row, n, room = 0, 0, 1024
+    table, firsts = np.empty((3, room // 2), np.uint64), np.empty(room // 2, np.int64)
+    while True:
+        slots = np.full(room, -1, np.int32)
+        _place_all(table, n, slots)
+        row, n = _number_spans(b, starts, ends, row, codes, slots, table, firsts, n)
+        if row == starts.size:
+            return firsts[:n].copy()
+        room *= 4
+        table = np.concatenate((table, np.empty((3, room // 2 - n), np.uint64)), axis=1)
+        firsts = np.concatenate((firsts, np.empty(room // 2 - n, np.int64)))
 
 
 def coded_strings(b: Bytes, starts: Ints, ends: Ints) -> pa.DictionaryArray:
@@ -324,7 +350,7 @@ def coded_strings(b: Bytes, starts: Ints, ends: Ints) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(codes), strings(b, starts[firsts], ends[firsts]))
 
 
-@njit(cache=True, inline="always")
+@step
 def _two(b: Bytes, p: int) -> int:
     a = b[p] - 48
     c = b[p + 1] - 48
@@ -333,7 +359,7 @@ def _two(b: Bytes, p: int) -> int:
     return a * 10 + c
 
 
-@njit(cache=True, inline="always")
+@step
 def _days(year: int, month: int, day: int) -> int:
     """Days since the epoch, by counting years from March, so that the leap day comes last."""
     y = year - (1 if month <= 2 else 0)
@@ -343,7 +369,7 @@ def _days(year: int, month: int, day: int) -> int:
     return era * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
 
 
-@njit(cache=True, inline="always")
+@step
 def _days_in(year: int, month: int) -> int:
     """How many days a month has."""
     if month == 2:
@@ -352,7 +378,7 @@ def _days_in(year: int, month: int) -> int:
     return 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
 
 
-@njit(cache=True, inline="always")
+@step
 def _fraction(b: Bytes, p: int, e: int) -> tuple[int, int]:
     """Microseconds of the digits at p, of which at most nine are read, and the position behind them."""
     micros = 0
@@ -368,7 +394,7 @@ def _fraction(b: Bytes, p: int, e: int) -> tuple[int, int]:
     return micros, p
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _instants(b: Bytes, starts: Ints, ends: Ints, values: Ints, exact: Mask, local: Mask) -> None:
     """Reads `YYYY-MM-DDTHH:MM:SS[.fraction][Z|+hh:mm]`; any other spelling is left to `decide`. A time
     without an offset is marked `local` and read as UTC."""

@@ -172,7 +172,7 @@ def parse(record: bytes, max_depth: int) -> dict[str, object]:
         raise RuleError(Reject.MALFORMED, str(error)) from None
     if not isinstance(value, dict):
         raise RuleError(Reject.MALFORMED, "not a JSON object")
-    if _depth(value) > max_depth:
+    if text.count("{") + text.count("[") > max_depth and _depth(value) > max_depth:
         raise RuleError(Reject.MALFORMED, f"nested deeper than {max_depth}")
     if "\\u" in text or "\\U" in text:
         try:

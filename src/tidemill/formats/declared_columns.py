@@ -216,13 +216,6 @@ def raw_columns(stream: Stream) -> RawColumns:
     )
 
 
-def located_columns(columns: RawColumns) -> tuple[str, ...]:
-    """Fields whose positions in a record are kept from staging to writing; none if one of them is a list,
-    which the scanner does not follow."""
-    lists = any(each.column.items is not None for each in columns.own)
-    return () if lists else tuple(each.name for each in columns.own)
-
-
 def _is_of_every_event(stream: Stream, column: Column) -> bool:
     """Whether raw has the values of the field in a column of every event."""
     event_type = stream.event_type.column if stream.event_type is not None else None

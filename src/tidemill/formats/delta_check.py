@@ -13,6 +13,7 @@ from numba import njit
 
 from tidemill.formats.arrays import Bytes, Ints, Mask, RecordChunk
 from tidemill.formats.byte_access import byte_at
+from tidemill.formats.compiled import step, walk
 from tidemill.formats.json_core import (
     ARRAY,
     CLOSE_BRACKET,
@@ -98,7 +99,7 @@ def _check(
             sure[i] = values == dimension or (op == _SCALE and values == 1)
 
 
-@njit(cache=True, inline="always")
+@step
 def _name(b: Bytes, start: int, end: int, names: Bytes, name_at: Ints) -> int:
     for op in range(name_at.size - 1):
         low = name_at[op]
@@ -108,7 +109,7 @@ def _name(b: Bytes, start: int, end: int, names: Bytes, name_at: Ints) -> int:
     return -1
 
 
-@njit(cache=True, inline="always")
+@step
 def _next_item(b: Bytes, p: int) -> int:
     """The next element of a valid array, or its closing bracket."""
     while byte_at(b, p) == COMMA or is_space(byte_at(b, p)):
@@ -116,7 +117,7 @@ def _next_item(b: Bytes, p: int) -> int:
     return p
 
 
-@njit(cache=True)
+@walk
 def _indices(b: Bytes, p: int, end: int, seen: Ints, record: int) -> int:
     """How many components an array names; _UNUSUAL unless all are plain, distinct and in range."""
     count = 0
@@ -137,7 +138,7 @@ def _indices(b: Bytes, p: int, end: int, seen: Ints, record: int) -> int:
     return count
 
 
-@njit(cache=True)
+@walk
 def _values(b: Bytes, p: int, end: int) -> int:
     """How many numbers an array holds; _UNUSUAL if one may not be a finite number."""
     count = 0
@@ -154,7 +155,7 @@ def _values(b: Bytes, p: int, end: int) -> int:
     return count
 
 
-@njit(cache=True, inline="always")
+@step
 def _is_huge(b: Bytes, end: int) -> bool:
     """Whether the exponent that ends there is positive and may be too large for a float64."""
     p = end

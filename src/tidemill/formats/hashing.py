@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit, uint64
 
 from tidemill.formats.byte_access import byte_at, word_at
+from tidemill.formats.compiled import step, walk
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Ints, Words
@@ -37,17 +38,17 @@ SEED_SECOND_LANE: Final = 10
 SEED_OBSERVATIONS: Final = 11
 
 
-@njit(cache=True, inline="always")
+@step
 def _rotl(x: uint64, r: int) -> uint64:
     return (x << uint64(r)) | (x >> uint64(64 - r))
 
 
-@njit(cache=True, inline="always")
+@step
 def _round(acc: uint64, lane: uint64) -> uint64:
     return _rotl(acc + lane * _P2, 31) * _P1
 
 
-@njit(cache=True, inline="always")
+@step
 def mix(x: uint64) -> uint64:
     """The avalanche of XXH64: a bijection on 64 bits."""
     x ^= x >> uint64(33)
@@ -58,7 +59,7 @@ def mix(x: uint64) -> uint64:
     return x
 
 
-@njit(cache=True)
+@walk
 def xxh64(b: Bytes, start: int, end: int, seed: uint64) -> uint64:
     """XXH64 of b[start:end]."""
     p = start
@@ -100,30 +101,30 @@ def xxh64(b: Bytes, start: int, end: int, seed: uint64) -> uint64:
     return mix(h)
 
 
-@njit(cache=True, inline="always")
+@step
 def member(key: uint64, value: uint64) -> uint64:
     """One member of an object; an object is the sum of its members, so their order is irrelevant."""
     return mix(key * _P1 + _rotl(value, 31))
 
 
-@njit(cache=True, inline="always")
+@step
 def element(before: uint64, value: uint64) -> uint64:
     """One more element of an array; order matters."""
     return mix(before * _P2 + value)
 
 
-@njit(cache=True, inline="always")
+@step
 def closed(total: uint64, seed: int) -> uint64:
     return mix(total + uint64(seed) * _P4)
 
 
-@njit(cache=True, inline="always")
+@step
 def digit(acc: uint64, value: int) -> uint64:
     """One more significant digit of a number."""
     return acc * _P1 + uint64(value + 1)
 
 
-@njit(cache=True, inline="always")
+@step
 def number(digits: uint64, exponent: int, negative: bool) -> uint64:
     """A number by its significant digits, with exponent and sign; zero has no digits at all."""
     return mix(digits + uint64(exponent) * _P2 + uint64(2 * SEED_NUMBER + (1 if negative else 0)) * _P3)

@@ -1,7 +1,7 @@
 """The steps of a walk over JSON text, out of which every compiled reader of JSON is made.
 
 Cursor: a step takes the array `b`, a position `p` and the `end` of the text, with `p <= end <= b.size`, and
-returns the position behind what it read. It reads no byte at `end` or behind it, since the text may be one
+returns the position behind what it read. No byte at `end` or behind it counts, since the text may be one
 record in the middle of a larger buffer. It copies nothing and allocates nothing.
 
 Errors: a strict step that does not find what it is named after returns `~place`, which is negative: `place`
@@ -23,9 +23,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 
-from tidemill.formats.byte_access import byte_at, first_marked, word_at
+from tidemill.formats.byte_access import WIDE, byte_at, first_marked, first_unplain, word_at
+from tidemill.formats.compiled import step, walk
 
 if TYPE_CHECKING:
     from tidemill.formats.arrays import Bytes, Mask
@@ -82,39 +82,39 @@ _OPEN_BRACES = np.uint64(0x7B7B7B7B7B7B7B7B)
 _CLOSE_BRACES = np.uint64(0x7D7D7D7D7D7D7D7D)
 
 
-@njit(cache=True, inline="always")
+@step
 def is_space(c: int) -> bool:
     return c == 32 or c == 9 or c == 10 or c == 13
 
 
-@njit(cache=True, inline="always")
+@step
 def is_digit(c: int) -> bool:
     return 48 <= c <= 57
 
 
-@njit(cache=True, inline="always")
+@step
 def is_open(c: int) -> bool:
     return (c | 0x20) == OPEN_BRACE  # a bracket differs from a brace in this bit only
 
 
-@njit(cache=True, inline="always")
+@step
 def is_close(c: int) -> bool:
     return (c | 0x20) == CLOSE_BRACE
 
 
-@njit(cache=True, inline="always")
+@step
 def starts_number(c: int) -> bool:
     return c == MINUS or 48 <= c <= 57
 
 
-@njit(cache=True, inline="always")
+@step
 def skip_space(b: Bytes, p: int, end: int) -> int:
     while p < end and is_space(byte_at(b, p)):
         p += 1
     return p
 
 
-@njit(cache=True, inline="always")
+@step
 def trim_space(b: Bytes, start: int, end: int) -> int:
     """The end of b[start:end] without the white space at its end."""
     while end > start and is_space(byte_at(b, end - 1)):
@@ -122,7 +122,7 @@ def trim_space(b: Bytes, start: int, end: int) -> int:
     return end
 
 
-@njit(cache=True, inline="always")
+@step
 def same_bytes(a: Bytes, p: int, b: Bytes, q: int, size: int) -> bool:
     """Whether a[p:p+size] equals b[q:q+size]; both lie inside their arrays."""
     if size >= 8:
@@ -139,7 +139,7 @@ def same_bytes(a: Bytes, p: int, b: Bytes, q: int, size: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@walk
 def is_text(b: Bytes, start: int, end: int, text: Bytes) -> bool:
     """Whether b[start:end] is this text."""
     return end - start == text.size and same_bytes(b, start, text, 0, text.size)
@@ -148,18 +148,23 @@ def is_text(b: Bytes, start: int, end: int, text: Bytes) -> bool:
 # -- strings
 
 
-@njit(cache=True, inline="always")
+@step
 def is_quoted(b: Bytes, p: int, end: int, text: Bytes, at: int, size: int) -> bool:
     """Whether the string whose body starts at p is text[at:at+size], which holds nothing to escape."""
     return p + size < end and byte_at(b, p + size) == QUOTE and same_bytes(b, p, text, at, size)
 
 
-@njit(cache=True, inline="always")
+@step
 def plain_end(b: Bytes, p: int, end: int) -> int:
     """The first position from p on with a quote, a backslash or a control character; at most end.
 
-    Eight bytes at a time: the lowest marked byte of `marks` is the first such one.
+    As many bytes at a time as there are: then the lowest marked byte of `marks` is the first such one.
     """
+    while p + WIDE <= b.size and p < end:
+        plain = first_unplain(b, p)
+        p += plain
+        if plain < WIDE:
+            return min(p, end)
     while p + 8 <= end:
         w = word_at(b, p)
         quote = w ^ _QUOTES
@@ -176,7 +181,7 @@ def plain_end(b: Bytes, p: int, end: int) -> int:
     return min(p, end)
 
 
-@njit(cache=True, inline="always")
+@step
 def string_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
     """The position behind the string whose opening quote is at p, and STRING or ESCAPED. Strict."""
     p = plain_end(b, p + 1, end)
@@ -185,7 +190,7 @@ def string_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
     return _escaped_end(b, p, end), ESCAPED
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _escaped_end(b: Bytes, p: int, end: int) -> int:
     """`string_end` from the first byte on that is not plain."""
     while p < end and byte_at(b, p) == BACKSLASH:
@@ -198,7 +203,7 @@ def _escaped_end(b: Bytes, p: int, end: int) -> int:
     return p + 1
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _escape_end(b: Bytes, p: int, end: int) -> int:
     """The position behind the escape sequence whose backslash is at p."""
     p += 1
@@ -213,7 +218,7 @@ def _escape_end(b: Bytes, p: int, end: int) -> int:
     return p + 1 if _escape_means(c) >= 0 else ~p
 
 
-@njit(cache=True, inline="always")
+@step
 def _hex_digit(c: int) -> int:
     if 48 <= c <= 57:
         return c - 48
@@ -224,7 +229,7 @@ def _hex_digit(c: int) -> int:
     return -1
 
 
-@njit(cache=True, inline="always")
+@step
 def _escape_means(c: int) -> int:
     """The byte that a backslash and c stand for; -1 if they are not a one-letter escape sequence."""
     if c == QUOTE or c == BACKSLASH or c == 0x2F:  # noqa: SIM109 - it is compiled
@@ -242,7 +247,7 @@ def _escape_means(c: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _code_unit(b: Bytes, p: int, end: int) -> int:
     """The UTF-16 code unit of the four hexadecimal digits at p; -1 if they are not there."""
     if p + 4 > end:
@@ -256,7 +261,7 @@ def _code_unit(b: Bytes, p: int, end: int) -> int:
     return unit
 
 
-@njit(cache=True, nogil=True)
+@walk
 def unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
     """Write the UTF-8 of the string body b[start:end] to `out`, which has room for as many bytes. Returns the
     length, or -1 for an invalid escape sequence, which includes half of a surrogate pair."""
@@ -296,7 +301,7 @@ def unescape(b: Bytes, start: int, end: int, out: Bytes) -> int:
     return n
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _put_utf8(out: Bytes, n: int, code: int) -> int:
     """Write a code point at n; returns the position behind it."""
     if code < 0x80:
@@ -318,7 +323,7 @@ def _put_utf8(out: Bytes, n: int, code: int) -> int:
     return n + 4
 
 
-@njit(cache=True, inline="always")
+@step
 def quoted_end(b: Bytes, p: int, end: int) -> tuple[int, bool]:
     """The position behind the closing quote of the string whose opening quote is at p, or ~end; and whether
     it is free of backslashes and control characters. Lenient: any byte may occur in it, and any after a
@@ -329,7 +334,7 @@ def quoted_end(b: Bytes, p: int, end: int) -> tuple[int, bool]:
     return _odd_end(b, p, end), False
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _odd_end(b: Bytes, p: int, end: int) -> int:
     """`quoted_end` from the first byte on that is not plain."""
     while p < end:
@@ -343,7 +348,7 @@ def _odd_end(b: Bytes, p: int, end: int) -> int:
 # -- numbers and literals
 
 
-@njit(cache=True, inline="always")
+@step
 def digits_end(b: Bytes, p: int, end: int) -> int:
     """The position behind the digits at p; there may be none. Eight bytes at a time, see `plain_end`."""
     while p + 8 <= end:
@@ -357,7 +362,7 @@ def digits_end(b: Bytes, p: int, end: int) -> int:
     return p
 
 
-@njit(cache=True, inline="always")
+@step
 def digits_value(b: Bytes, start: int, end: int) -> int:
     """The number that the digits b[start:end] spell; there are at most 18."""
     value = 0
@@ -366,7 +371,7 @@ def digits_value(b: Bytes, start: int, end: int) -> int:
     return value
 
 
-@njit(cache=True, inline="always")
+@step
 def number_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
     """The position behind the number at p, where a digit or a minus sign is, and INTEGER, FRACTION or
     EXPONENT. Strict; like `json`, a leading zero ends the number."""
@@ -397,14 +402,14 @@ def number_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
     return p, tag
 
 
-@njit(cache=True, inline="always")
+@step
 def _spelled(b: Bytes, p: int, end: int, first: int, second: int, third: int) -> bool:
     return (
         p + 3 <= end and byte_at(b, p) == first and byte_at(b, p + 1) == second and byte_at(b, p + 2) == third
     )
 
 
-@njit(cache=True, nogil=True)
+@walk
 def literal_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
     """The position behind `true`, `false` or `null` at p, and which it is. Strict."""
     c = byte_at(b, p)
@@ -420,7 +425,7 @@ def literal_end(b: Bytes, p: int, end: int) -> tuple[int, int]:
 # -- values
 
 
-@njit(cache=True, nogil=True)
+@walk
 def container_end(b: Bytes, p: int, end: int) -> int:
     """The position behind the bracket that closes the one at p, or ~end. Lenient: braces count as
     brackets."""
@@ -455,7 +460,7 @@ def container_end(b: Bytes, p: int, end: int) -> int:
     return ~end
 
 
-@njit(cache=True, nogil=True)
+@walk
 def item_end(b: Bytes, p: int, end: int) -> int:
     """The position of the first comma or closing bracket from p on outside of strings and of brackets opened
     since; `end` if there is none. Lenient: what precedes it need not be a value."""
@@ -474,7 +479,7 @@ def item_end(b: Bytes, p: int, end: int) -> int:
     return p
 
 
-@njit(cache=True, nogil=True)
+@walk
 def value_end(b: Bytes, p: int, end: int, max_depth: int, max_text: int, is_object: Mask) -> tuple[int, int]:
     """Check that a valid JSON value is at p: PROVEN and the position behind it, or why not and where. Values
     may be nested `max_depth` deep; keys and strings may have `max_text` bytes before unescaping. `is_object`

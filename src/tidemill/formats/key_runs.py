@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+from numba import njit, uint64
 
 from tidemill.formats.arrays import Ints, Words
 from tidemill.formats.arrow import one, string_buffers
+from tidemill.formats.compiled import step, walk
 from tidemill.formats.hashing import SEED_TENANT, hash_bytes, key_lanes
 
 NEAR: Final = 4  # keys of a run for each that is looked up, at most, to try each of them
@@ -79,54 +81,89 @@ def positions(run: Words, keys: Words) -> Ints:
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class Sieve:
+    """Says of a key that it is not among some keys, or that it may be: a Bloom filter whose words are in the
+    order of the keys, so that keys in ascending order are looked up by walking along it once."""
+
+    words: Words
+    origin: int  # the least of the keys
+    shift: int  # how far a key above the origin is shifted to find its word
+
+    @classmethod
+    def of(cls, keys: Words, bits: int) -> Sieve:
+        """Of keys in ascending order, of which there is at least one; about so many bits for each."""
+        span, count = int(keys[-1] - keys[0]), -(-bits * keys.size // 64)
+        shift = min(63, max(0, span.bit_length() - (count - 1).bit_length()))  # no word is shifted by 64
+        words = np.zeros((span >> shift) + 1, np.uint64)
+        _enter(keys, words, keys[0], np.uint64(shift))
+        return cls(words, int(keys[0]), shift)
+
+    def candidates(self, keys: Words) -> Ints:
+        """The positions of those of the ascending keys that may be among the keys."""
+        room = np.empty(keys.size, np.int64)
+        return room[: _sift(keys, self.words, np.uint64(self.origin), np.uint64(self.shift), room)]
+
+
 class Lookup:
     """Sorted keys that are looked for in one run after another."""
 
     def __init__(self, keys: Words) -> None:
         self.keys = keys
-        self._sieve = _sieve(keys) if keys.size else (keys, 0)
+        self._sieve = Sieve.of(keys, SIEVE) if keys.size else None
 
-    def matches(self, run: Words) -> tuple[Ints, Ints]:
+    def matches(self, run: Words, sieve: Sieve | None = None) -> tuple[Ints, Ints]:
         """The keys that a run has: their positions among the keys, and the first position of each in the run;
-        both ascend. Which way is quickest depends on how far apart the keys lie in the run."""
-        if not run.size or not self.keys.size:
+        both ascend. `sieve` is that of the run, if it has one. Otherwise, how far apart the keys lie in the
+        run decides which way is quickest."""
+        if not run.size or self._sieve is None:
             return np.empty(0, np.int64), np.empty(0, np.int64)
-        if run.size <= NEAR * self.keys.size:
-            return _sifted(run, self.keys, *self._sieve)
-        if run.size <= FAR * self.keys.size:
+        if sieve is not None:
+            which = sieve.candidates(self.keys)
+        elif run.size <= NEAR * self.keys.size:
+            return _sifted(run, self.keys, self._sieve.candidates(run))
+        elif run.size <= FAR * self.keys.size:
             return _walked(run, self.keys)
-        at = positions(run, self.keys)
-        found = np.flatnonzero(run[np.minimum(at, run.size - 1)] == self.keys)
-        return found, at[found]
+        else:
+            which = np.arange(self.keys.size)
+        at = positions(run, self.keys[which])
+        found = np.flatnonzero(run[np.minimum(at, run.size - 1)] == self.keys[which])
+        return which[found], at[found]
 
 
-@njit(cache=True, nogil=True)
-def _sieve(keys: Words) -> tuple[Words, int]:
-    """A set of bits, about SIEVE for each key, in the order of the keys: those where a key lies are 1. Beside
-    it how far a key is shifted to find its bit."""
-    size, width = 6, 0
-    while (1 << size) < SIEVE * keys.size:
-        size += 1
-    while width < 64 and (keys[-1] - keys[0]) >> np.uint64(width):
-        width += 1
-    shift = max(0, width - size)
-    bits = np.zeros(1 << (size - 6), np.uint64)
+@walk
+def _enter(keys: Words, words: Words, origin: uint64, shift: uint64) -> None:
     for i in range(keys.size):
-        bit = (keys[i] - keys[0]) >> np.uint64(shift)
-        bits[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
-    return bits, shift
+        words[(keys[i] - origin) >> shift] |= _marks(keys[i])
+
+
+@walk
+def _sift(keys: Words, words: Words, origin: uint64, shift: uint64, found: Ints) -> int:
+    """Where the keys are that may be among others, and how many; without a branch, whose outcome nothing
+    predicts."""
+    n = np.uint64(0)
+    size = np.uint64(words.size)
+    for i in range(np.uint64(keys.size)):
+        at, marks = (keys[i] - origin) >> shift, _marks(keys[i])
+        found[n] = i
+        if at < size:  # a key below the origin wraps around, and lies beyond all words
+            n += np.uint64(words[at] & marks == marks)
+    return int(n)
+
+
+@step
+def _marks(key: uint64) -> uint64:
+    """Three bits of a word, by those bits of a key that do not choose the word."""
+    one, mask = np.uint64(1), np.uint64(63)
+    return one << (key & mask) | one << (key >> np.uint64(6) & mask) | one << (key >> np.uint64(12) & mask)
 
 
 @njit(cache=True, nogil=True)
-def _sifted(run: Words, keys: Words, bits: Words, shift: int) -> tuple[Ints, Ints]:
-    """Keys of the run whose bit is 0 are passed over without a comparison, whose outcome nothing predicts."""
+def _sifted(run: Words, keys: Words, candidates: Ints) -> tuple[Ints, Ints]:
+    """Those entries of the run that are among the keys."""
     which, where = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
     at = found = 0
-    first, last = np.searchsorted(run, keys[0]), np.searchsorted(run, keys[-1], side="right")
-    for j in range(first, last):
-        bit = (run[j] - keys[0]) >> np.uint64(shift)
-        if not (bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
-            continue
+    for j in candidates:
         while at < keys.size and keys[at] < run[j]:
             at += 1
         while at < keys.size and keys[at] == run[j]:

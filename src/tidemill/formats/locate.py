@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from tidemill.formats.byte_access import byte_at, copy_bytes
+from tidemill.formats.compiled import step, walk
 from tidemill.formats.json_core import (
     AFTER_VALUE,
     ARRAY,
@@ -24,6 +25,7 @@ from tidemill.formats.json_core import (
     KEY,
     KEY_OR_END,
     MISSING,
+    NULL,
     OBJECT,
     OPEN_BRACE,
     QUOTE,
@@ -41,7 +43,7 @@ from tidemill.formats.json_core import (
 )
 
 if TYPE_CHECKING:
-    from tidemill.formats.arrays import Bytes, Ints
+    from tidemill.formats.arrays import Bytes, Ints, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,8 @@ def paths_of(columns: Sequence[str]) -> Paths:
     for number, column in enumerate(columns):
         node = 0
         *outer, last = column.split(".")
-        for step in outer:
-            child = nodes[node].setdefault(step, [-1, -1])
+        for name in outer:
+            child = nodes[node].setdefault(name, [-1, -1])
             if child[1] < 0:
                 child[1] = len(nodes)
                 nodes.append({})
@@ -81,7 +83,7 @@ def paths_of(columns: Sequence[str]) -> Paths:
     )
 
 
-@njit(cache=True, inline="always")
+@step
 def _child(
     text: Bytes, at: int, size: int, node: int, first: Ints, names: Bytes, name_at: Ints, guess: Ints
 ) -> int:
@@ -224,6 +226,29 @@ def _locate(
 
 
 @dataclass(frozen=True, slots=True)
+class Values:
+    """The values of a column in some records: their kinds, and their spans in the data."""
+
+    data: Bytes
+    tags: Bytes
+    starts: Ints
+    ends: Ints
+
+    @property
+    def present(self) -> Mask:
+        return self.tags > NULL
+
+    def text(self, row: int) -> str:
+        return self.data[self.starts[row] : self.ends[row]].tobytes().decode()
+
+    def tagged(self, *tags: int) -> Mask:
+        wanted = np.zeros(ARRAY + 1, np.bool_)
+        wanted[list(tags)] = True
+        found: Mask = wanted[self.tags]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Located:
     """For [column, record]: the kind of value and its span in the data, without the quotes of a string. A
     missing value has an empty span. The entries of a damaged record are meaningless."""
@@ -232,6 +257,10 @@ class Located:
     starts: Ints
     ends: Ints
     damaged: Bytes
+
+    def values(self, data: Bytes) -> list[Values]:
+        """Those of each column."""
+        return [Values(data, *each) for each in zip(self.tags, self.starts, self.ends, strict=True)]
 
 
 def locate(data: Bytes, starts: Ints, ends: Ints, paths: Paths) -> Located:
@@ -249,7 +278,7 @@ def locate(data: Bytes, starts: Ints, ends: Ints, paths: Paths) -> Located:
     return found
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _elements(b: Bytes, starts: Ints, ends: Ints, offsets: Ints, tags: Bytes, froms: Ints, tos: Ints) -> int:
     """The elements of arrays, as many as there is room for; returns how many there are."""
     n = 0
@@ -299,7 +328,7 @@ def elements(b: Bytes, starts: Ints, ends: Ints) -> tuple[Ints, Bytes, Ints, Int
     return offsets, tags, froms, tos
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _texts(b: Bytes, starts: Ints, ends: Ints, escaped: Bytes, out: Bytes, offsets: Ints) -> None:
     n = 0
     for i in range(starts.size):
@@ -320,4 +349,4 @@ def unescaped(b: Bytes, starts: Ints, ends: Ints, escaped: Bytes) -> tuple[Bytes
     return out[: int(offsets[-1])], offsets
 
 
-__all__ = ["Located", "Paths", "elements", "locate", "paths_of", "unescaped"]
+__all__ = ["Located", "Paths", "Values", "elements", "locate", "paths_of", "unescaped"]

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.config.stream import Stream
-from tidemill.formats.arrays import Bytes, Ints, Mask
-from tidemill.formats.arrow import string_buffers
+from tidemill.formats.arrays import Ints, Mask
+from tidemill.formats.arrow import decimals, string_buffers
 from tidemill.formats.columns import instants, may_round, scaled_numbers, strings, whole_numbers
 from tidemill.formats.decide import Number, instant_in
 from tidemill.formats.declared_columns import Column, declared_column
@@ -28,13 +28,12 @@ from tidemill.formats.json_core import (
     FALSE,
     INTEGER,
     MINUS,
-    NULL,
     OBJECT,
     STRING,
     TRUE,
     ZERO,
 )
-from tidemill.formats.locate import Located, Paths, elements, locate, paths_of, unescaped
+from tidemill.formats.locate import Paths, Values, elements, locate, paths_of, unescaped
 from tidemill.model.errors import StorageError
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.model.windows import LEADING
@@ -82,7 +81,7 @@ def typed(columns: Columns, payload: pa.StringArray) -> TypedRows:
     found = locate(data, ends[:-1], ends[1:], columns.paths)
     if found.damaged.any():
         raise damaged_payload(payload[int(np.flatnonzero(found.damaged)[0])].as_py())
-    return typed_at(columns, data, found)
+    return typed_values(columns, found.values(data))
 
 
 def damaged_payload(record: str) -> StorageError:
@@ -92,56 +91,37 @@ def damaged_payload(record: str) -> StorageError:
     )
 
 
-def typed_at(columns: Columns, data: Bytes, found: Located) -> TypedRows:
-    """The same for values whose positions are known."""
+def typed_values(columns: Columns, found: Sequence[Values]) -> TypedRows:
+    """The same for values that were found before: those of each column."""
     arrays: list[pa.Array] = []
     misfits: list[tuple[str, Ints]] = []
     rounded: list[str] = []
-    for number, column in enumerate(columns.columns):
-        values = _Values(data, found.tags[number], found.starts[number], found.ends[number])
+    for column, values in zip(columns.columns, found, strict=True):
         array, fits = _read(values, column)
         arrays.append(array)
         wrong = values.present & ~fits
         if wrong.any():
             misfits.append((column.name, np.flatnonzero(wrong)))
-        if _says_less(values, array, column):
+        if lossy_rows(values, array, column).any():
             rounded.append(column.name)
     return TypedRows(arrays, misfits, rounded)
 
 
-def _says_less(values: _Values, array: pa.Array, column: Column) -> bool:
-    """Whether a column may have lost a part of what it was made of: digits, or that -0 was an integer."""
+def lossy_rows(values: Values, array: pa.Array, column: Column) -> Mask:
+    """Rows whose value may have lost a part of what it was made of: digits, or that -0 was an integer."""
+    found = np.zeros(values.tags.size, np.bool_)
     if column.type == "decimal":
-        return bool(may_round(values.data, values.ends, values.tags, column.scale))
-    if column.items != "float":
-        return False
-    numbers = array.flatten().to_numpy(zero_copy_only=False)
-    if not (np.signbit(numbers) & (numbers == 0)).any():
-        return False
-    is_list = values.tags == ARRAY
-    _, tags, froms, _ = elements(values.data, values.starts[is_list], values.ends[is_list])
-    froms = froms[tags == INTEGER]
-    return bool(((values.data[froms] == MINUS) & (values.data[froms + 1] == ZERO)).any())
-
-
-class _Values:
-    """One column of a chunk: tags, and spans in the data."""
-
-    def __init__(self, data: Bytes, tags: Bytes, starts: Ints, ends: Ints) -> None:
-        self.data = data
-        self.tags = tags
-        self.starts = starts
-        self.ends = ends
-        self.present: Mask = self.tags > NULL
-
-    def text(self, row: int) -> str:
-        return self.data[self.starts[row] : self.ends[row]].tobytes().decode()
-
-    def tagged(self, *tags: int) -> Mask:
-        wanted = np.zeros(ARRAY + 1, np.bool_)
-        wanted[list(tags)] = True
-        found: Mask = wanted[self.tags]
-        return found
+        may_round(values.data, values.ends, values.tags, column.scale, found)
+    elif column.items == "float":
+        numbers = array.flatten().to_numpy(zero_copy_only=False)
+        if (np.signbit(numbers) & (numbers == 0)).any():
+            lists = np.flatnonzero(values.tags == ARRAY)
+            offsets, tags, froms, _ = elements(values.data, values.starts[lists], values.ends[lists])
+            whole = np.where(tags == INTEGER, froms, 0)
+            lost = (tags == INTEGER) & (values.data[whole] == MINUS) & (values.data[whole + 1] == ZERO)
+            before = np.append(0, np.cumsum(lost))
+            found[lists] = before[offsets[1:]] > before[offsets[:-1]]
+    return found
 
 
 def _nulls(fits: Mask) -> tuple[int, pa.Buffer | None]:
@@ -150,7 +130,7 @@ def _nulls(fits: Mask) -> tuple[int, pa.Buffer | None]:
     return missing, pa.py_buffer(np.packbits(fits, bitorder="little")) if missing else None
 
 
-def _spans(values: _Values, fits: Mask, starts: Ints, ends: Ints) -> pa.StringArray:
+def _spans(values: Values, fits: Mask, starts: Ints, ends: Ints) -> pa.StringArray:
     if not fits.all():
         starts, ends = np.where(fits, starts, 0), np.where(fits, ends, 0)
     texts = strings(values.data, starts, ends)
@@ -161,7 +141,7 @@ def _spans(values: _Values, fits: Mask, starts: Ints, ends: Ints) -> pa.StringAr
     return pa.StringArray.from_buffers(fits.size, offsets, body, bitmap, missing)
 
 
-def _string(values: _Values, _column: Column) -> tuple[pa.Array, Mask]:
+def _string(values: Values, _column: Column) -> tuple[pa.Array, Mask]:
     escaped = values.tags == ESCAPED
     fits = escaped | (values.tags == STRING)
     if not escaped.any():
@@ -173,21 +153,21 @@ def _string(values: _Values, _column: Column) -> tuple[pa.Array, Mask]:
     return pa.StringArray.from_buffers(fits.size, *texts, bitmap, missing), fits
 
 
-def _json(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+def _json(values: Values, column: Column) -> tuple[pa.Array, Mask]:
     """The JSON text as it is in the payload."""
     fits = {"object": values.tagged(OBJECT), "array": values.tagged(ARRAY)}.get(column.type, values.present)
     quotes = values.tagged(STRING, ESCAPED).astype(np.int64)
     return _spans(values, fits, values.starts - quotes, values.ends + quotes), fits
 
 
-def _boolean(values: _Values, _column: Column) -> tuple[pa.Array, Mask]:
+def _boolean(values: Values, _column: Column) -> tuple[pa.Array, Mask]:
     fits = values.tagged(TRUE, FALSE)
     missing, bitmap = _nulls(fits)
     body = pa.py_buffer(np.packbits(values.tags == TRUE, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), fits.size, [bitmap, body], missing), fits
 
 
-def _exact(values: _Values, column: Column) -> tuple[Ints, Mask]:
+def _exact(values: Values, column: Column) -> tuple[Ints, Mask]:
     """Integers, or unscaled decimals; 0 where there is no value."""
     decimal = column.type == "decimal"
     span = values.data, values.starts, values.ends, values.tags
@@ -202,30 +182,25 @@ def _exact(values: _Values, column: Column) -> tuple[Ints, Mask]:
     return numbers, fits
 
 
-def _integer(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+def _integer(values: Values, column: Column) -> tuple[pa.Array, Mask]:
     numbers, fits = _exact(values, column)
     missing, bitmap = _nulls(fits)
     return pa.Array.from_buffers(pa.int64(), fits.size, [bitmap, pa.py_buffer(numbers)], missing), fits
 
 
-def _decimal(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+def _decimal(values: Values, column: Column) -> tuple[pa.Array, Mask]:
     numbers, fits = _exact(values, column)
-    wide = np.empty((numbers.size, 2), np.int64)  # 128 bits, little-endian
-    wide[:, 0] = numbers
-    wide[:, 1] = numbers >> 63
-    missing, bitmap = _nulls(fits)
-    kind = pa.decimal128(18, column.scale)
-    return pa.Array.from_buffers(kind, fits.size, [bitmap, pa.py_buffer(wide)], missing), fits
+    return decimals(numbers, pa.decimal128(18, column.scale), fits), fits
 
 
-def _float(values: _Values, _column: Column) -> tuple[pa.Array, Mask]:
+def _float(values: Values, _column: Column) -> tuple[pa.Array, Mask]:
     """The nearest double; infinity beyond the largest."""
     fits: Mask = (values.tags >= INTEGER) & (values.tags <= EXPONENT)
     texts = _spans(values, fits, values.starts, values.ends)
     return pc.cast(texts, pa.float64()), fits
 
 
-def _timestamp(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+def _timestamp(values: Values, column: Column) -> tuple[pa.Array, Mask]:
     """Timestamps to the microsecond, as event times are."""
     is_plain = values.tags == STRING
     starts, ends = np.where(is_plain, values.starts, 0), np.where(is_plain, values.ends, 0)
@@ -242,13 +217,13 @@ def _timestamp(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
     return pa.Array.from_buffers(column.arrow, fits.size, [bitmap, pa.py_buffer(times)], missing), fits
 
 
-def _list(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+def _list(values: Values, column: Column) -> tuple[pa.Array, Mask]:
     """Lists with their null elements; a list with an element of another type is not a value of the column."""
     assert column.items is not None
     is_list = values.tags == ARRAY
     starts, ends = np.where(is_list, values.starts, 0), np.where(is_list, values.ends, 0)
     offsets, tags, froms, tos = elements(values.data, starts, ends)
-    inside = _Values(values.data, tags, froms, tos)
+    inside = Values(values.data, tags, froms, tos)
     array, fits = _read(inside, replace(column, type=column.items, items=None))
     wrong = np.append(0, np.cumsum(inside.present & ~fits))
     whole: Mask = is_list & (wrong[offsets[1:]] == wrong[offsets[:-1]])
@@ -261,7 +236,7 @@ def _list(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
     return pa.Array.from_buffers(column.arrow, whole.size, buffers, missing, children=[array]), whole
 
 
-def _read(values: _Values, column: Column) -> tuple[pa.Array, Mask]:
+def _read(values: Values, column: Column) -> tuple[pa.Array, Mask]:
     return _list(values, column) if column.items is not None else _READERS[column.type](values, column)
 
 

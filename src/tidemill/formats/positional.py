@@ -14,6 +14,7 @@ from numba import njit
 
 from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.byte_access import byte_at, copy_bytes
+from tidemill.formats.compiled import walk
 from tidemill.formats.json_core import (
     CLOSE_BRACE,
     CLOSE_BRACKET,
@@ -94,7 +95,7 @@ def _objects(
     return out[:at], found
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _values(b: Bytes, start: int, end: int, froms: Ints, tos: Ints) -> int:
     """The spans of the values of the array b[start:end], and their number; -1: no array, or too many."""
     if end - start < 2 or byte_at(b, start) != OPEN_BRACKET or byte_at(b, end - 1) != CLOSE_BRACKET:
@@ -114,7 +115,7 @@ def _values(b: Bytes, start: int, end: int, froms: Ints, tos: Ints) -> int:
         p = stop
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _member(b: Bytes, key: Bytes) -> tuple[int, int]:
     """The span of the value of the first member with this key (in quotes); (0, 0) if there is none."""
     end = b.size

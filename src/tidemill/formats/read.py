@@ -5,6 +5,7 @@ The result does not depend on which way a record took; tests compare the two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Bytes, Ints, Mask, RecordChunk
+from tidemill.formats.arrow import one, string_buffers
 from tidemill.formats.columns import (
     SAFE_DIGITS,
     coded_strings,
@@ -36,6 +38,7 @@ from tidemill.formats.json_core import (
     STRING,
     TRUE,
 )
+from tidemill.formats.locate import Values, locate, paths_of
 from tidemill.formats.message_times import message_times
 from tidemill.formats.read_plan import MAX_ID_BYTES, MAX_TENANT_BYTES, UNIX_UNITS, MessageRule, ReadPlan
 from tidemill.formats.scan import Scanned, scan
@@ -52,7 +55,7 @@ _TAGS_OF_TYPE = {
     "array": (ARRAY,),
     "any": (STRING, ESCAPED, INTEGER, FRACTION, EXPONENT, TRUE, FALSE, OBJECT, ARRAY),
 }
-NOT_LOCATED = 255  # in place of a tag: the scanner left the record to `decide`
+_NOT_COPIED = (ESCAPED, OBJECT, ARRAY)  # kinds of values of which the scanner keeps no text
 _EVENT_TYPE = ""  # key among the texts by column: no column has an empty name
 REJECTS = pa.schema(
     [
@@ -70,6 +73,7 @@ REJECTS = pa.schema(
 class ReadChunk:
     columns: pa.Table  # the valid records, in order
     refused: pa.Table  # the others, with the reason
+    located: Sequence[Values]  # of `plan.located`, in the valid records
 
 
 def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
@@ -79,7 +83,7 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
     fast = bulk.read()
     rows = np.flatnonzero(~bulk.good)
     if not rows.size:
-        return ReadChunk(fast, REJECTS.empty_table())
+        return ReadChunk(fast, REJECTS.empty_table(), bulk.located(fast))
     decided: list[DecidedRecord] = []
     decided_rows: list[int] = []
     refused: list[tuple[int, str, str, str | None, int, int]] = []
@@ -102,7 +106,7 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
         both = pa.concat_tables([fast, slow]).unify_dictionaries().combine_chunks()
         columns = both.take(pc.sort_indices(both.column("row")))
     rejects = [dict(zip(REJECTS.names, row, strict=True)) for row in refused]
-    return ReadChunk(columns, pa.Table.from_pylist(rejects, schema=REJECTS))
+    return ReadChunk(columns, pa.Table.from_pylist(rejects, schema=REJECTS), bulk.located(columns))
 
 
 @dataclass(slots=True)
@@ -355,19 +359,33 @@ class _Bulk:
             tags = self._tags(name)[rows]
             absent = (tags == MISSING) | (tags == NULL)
             columns[f"m{index}"] = pa.array(numbers[name], mask=absent if absent.any() else None)
-        return pa.table(columns | self._located(rows))
+        return pa.table(columns)
 
-    def _located(self, rows: Ints) -> dict[str, pa.Array]:
-        """The positions of the values of fields in their records."""
-        lengths = self.chunk.ends - self.chunk.starts
-        narrow = np.uint16 if int(lengths.max(initial=0)) < 1 << 16 else np.int32
-        found: dict[str, pa.Array] = {}
-        for index, name in enumerate(self.plan.located):
-            column = self.plan.columns.index(name)
-            found[f"tag{index}"] = pa.array(self.found.tags[column][rows])
-            found[f"from{index}"] = pa.array(self.found.froms[column][rows].astype(narrow))
-            found[f"to{index}"] = pa.array(self.found.tos[column][rows].astype(narrow))
-        return found
+    def located(self, columns: pa.Table) -> list[Values]:
+        """The values of `plan.located` in valid records: as the scanner found them, or looked up in records
+        that it left to `decide`."""
+        if not self.plan.located:
+            return []
+        rows = one(columns.column("row")).to_numpy()
+        left = np.flatnonzero(~self.good[rows])
+        starts, ends = self.chunk.starts[rows[left]], self.chunk.ends[rows[left]]
+        again = locate(self.chunk.data, starts, ends, paths_of(self.plan.located)).values(self.chunk.data)
+        return [
+            _with_values(self._values(name, rows), left, values)
+            for name, values in zip(self.plan.located, again, strict=True)
+        ]
+
+    def _values(self, name: str, rows: Ints) -> Values:
+        """The values of a column in records that the scanner proved. Their texts are read from the copies of
+        a kept column, where they lie close together, or else from the records."""
+        column = self.plan.columns.index(name)
+        tags = self.found.tags[column][rows]
+        if name in self.plan.kept and not np.isin(tags, _NOT_COPIED).any():
+            text, start, end = self._span(name, rows)
+            return Values(text, tags, start, end)
+        begin = self.chunk.starts[rows]
+        start, end = self.found.froms[column][rows] + begin, self.found.tos[column][rows] + begin
+        return Values(self.chunk.data, tags, start, end)
 
     def _dimension(
         self, name: str, rows: Ints, texts: dict[str, pa.Array], numbers: dict[str, Ints]
@@ -379,6 +397,22 @@ class _Bulk:
         absent = (tags == MISSING) | (tags == NULL)
         values = numbers[name] if kind == "integer" else tags == TRUE
         return pa.array(values, mask=absent if absent.any() else None)
+
+
+def _with_values(values: Values, rows: Ints, others: Values) -> Values:
+    """Values of which some are replaced."""
+    if not rows.size:
+        return values
+    if values.data is others.data:
+        text, starts, ends = values.data, others.starts, others.ends
+    else:
+        offsets, body = string_buffers(strings(others.data, others.starts, others.ends))
+        kept = np.delete(values.ends, rows)
+        size = int(kept.max(initial=0))
+        text = np.concatenate([values.data[:size], body])
+        starts, ends = offsets[:-1].astype(np.int64) + size, offsets[1:].astype(np.int64) + size
+    values.tags[rows], values.starts[rows], values.ends[rows] = others.tags, starts, ends
+    return Values(text, values.tags, values.starts, values.ends)
 
 
 def _decided_columns(
@@ -399,9 +433,6 @@ def _decided_columns(
         columns[f"d{index}"] = [j.dimensions[index] for j in decided]
     for index in range(len(plan.measures)):
         columns[f"m{index}"] = [j.measures[index] for j in decided]
-    for index in range(len(plan.located)):
-        columns[f"tag{index}"] = np.full(at.size, NOT_LOCATED, np.uint8)
-        columns[f"from{index}"] = columns[f"to{index}"] = np.zeros(at.size, np.int64)
     arrays = []
     for f in schema:
         if pa.types.is_dictionary(f.type):

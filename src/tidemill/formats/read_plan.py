@@ -83,7 +83,7 @@ class ReadPlan:
     sealed_before: int | None = None  # events before it are refused
     delta: DeltaRule | None = None  # its records change vectors
     time_zone: str | None = None  # see `TimeRule.zone`
-    located: tuple[str, ...] = ()  # fields whose positions are kept: from0, to0, tag0 … of a chunk
+    located: tuple[str, ...] = ()  # fields whose positions in the records are returned
     messages: MessageRule | None = None  # for records of messages: the first with a time gives the time
 
     @property
@@ -170,6 +170,14 @@ def plan_for(stream: Stream, limits: Limits) -> ReadPlan:
     )
 
 
+def _declared(rule: MessageRule | None) -> list[object] | None:
+    """A rule of messages with the event times of their streams, which are declared elsewhere."""
+    if rule is None:
+        return None
+    times = {name: [time.column, time.type, time.zone] for name, time in rule.times.items()}
+    return [rule.column, rule.stream, rule.body, times]
+
+
 def reading_of(stream: Stream, limits: Limits) -> str:
     """Identifies how records of a stream are read: everything that their outcome and the columns of raw
     depend on."""
@@ -180,7 +188,7 @@ def reading_of(stream: Stream, limits: Limits) -> str:
         [plan.time_column, plan.time_type, plan.time_zone, plan.skew_past, plan.skew_future],
         [plan.record_bytes, plan.depth],
         None if plan.delta is None else asdict(plan.delta),
-        None if stream.messages is None else stream.messages.model_dump(mode="json"),
+        _declared(plan.messages),
         None if stream.csv is None else stream.csv.model_dump(mode="json"),
         None if stream.json_rows is None else stream.json_rows.model_dump(mode="json"),
     ]

@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from tidemill.formats.byte_access import byte_at, word_at
+from tidemill.formats.compiled import walk
 from tidemill.formats.json_core import (
     CLOSE_BRACE,
     CLOSE_BRACKET,
@@ -28,7 +29,7 @@ _HIGHS = np.uint64(0x8080808080808080)
 _LINE_ENDS = np.uint64(0x0A0A0A0A0A0A0A0A)
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _line_ends(b: Bytes, start: int, stop: int, found: Ints) -> int:
     """Positions of the line ends of b[start:stop], as many as fit; how many there are."""
     n = 0

@@ -161,8 +161,11 @@ def _parse(text: bytes, where: str) -> dict[str, object]:
 
 
 def _located(fields: _Fields, location: str, folder: Path) -> Path:
-    parts = urlsplit(location)
     hint = "name a file: a path, relative ones from the folder of the command, or file:///..."
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        raise fields.wrong("payload_location", "is not an address", hint) from None
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise fields.wrong("payload_location", f"is on another machine: {parts.netloc}", hint)
@@ -171,7 +174,10 @@ def _located(fields: _Fields, location: str, folder: Path) -> Path:
         raise fields.wrong("payload_location", f"has a scheme that cannot be read: {parts.scheme}://", hint)
     else:
         path = folder / location
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "does not exist"
-        raise fields.wrong("payload_location", f"{what}: {path}", hint)
+    try:
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise fields.wrong("payload_location", f"{what}: {path}", hint)
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise fields.wrong("payload_location", f"cannot be read: {error.strerror or error}", hint) from None
     return path

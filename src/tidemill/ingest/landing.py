@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,10 +31,14 @@ from tidemill.storage import layout
 from tidemill.storage.files import make_folder, place, storage_errors, sync_folder
 from tidemill.storage.state.protocol import Ledger
 
-_COPY: Final = 1024 * 1024
+# Imports inside functions keep start-up short: only large groups of files load Numba.
+
+_COPY: Final = 64 * 1024  # a larger buffer is mapped again for each file, and each of its pages is a fault
 GROUP_FILES: Final = 256  # landed with one sync of the folder, the log and the ledger
 GROUP_BYTES: Final = 1024 * 1024 * 1024
 THREADS: Final = 4  # files of a group that are copied at once
+SIDE_BY_SIDE: Final = 32 * 1024 * 1024  # bytes of a group that are worth hashing side by side …
+LOADING: Final = 512 * 1024 * 1024  # … and for which it is worth loading the kernel
 _RECENT: Final = 32  # entries of the ledger that include the last arrival
 
 
@@ -114,9 +118,10 @@ class _Item:
     shown: str
     open: Callable[[], AbstractContextManager[BinaryIO]]
     file: str = ""  # the file name that shows its format, if it differs from the sender's name
+    size: int = 0  # in bytes, as far as it is known before it is read
 
 
-_ToLand = tuple[Path, _Origin, _Item]
+_ToLand = tuple[_Origin, _Item]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +130,13 @@ class _Staged:
 
     temporary: Path
     new: NewSlice
+    digest: str | None  # sha256 of its bytes; None: it is found with those of others, and so is the id
+
+    def named(self, folder: str, digest: str) -> _Staged:
+        """With the id and the path of the slice."""
+        new, id_ = self.new, id_of(self.new, digest)
+        suffix = new.format.value if new.codec is Codec.NONE else f"{new.format.value}.{new.codec.value}"
+        return _Staged(self.temporary, replace(new, id=id_, path=f"{folder}/{id_}.{suffix}"), digest)
 
 
 class Landing:
@@ -217,7 +229,7 @@ class Landing:
         """Land many files in the order given. They are acknowledged in groups that share the syncs of
         folder, log and ledger; a file that cannot be used does not keep the others out."""
         origin = _Origin(stream, source, arrival, format, declared)
-        return self._land_all(((path, origin, _item(path)) for path in paths), progress)
+        return self._land_all(((origin, _item(path)) for path in paths), progress)
 
     def land_offered(
         self,
@@ -232,7 +244,6 @@ class Landing:
         """Land files that each have bounds, a name and metadata of their own, as `land_many` does."""
         items = (
             (
-                one.path,
                 _Origin(stream, source, arrival, format, one.declared, one.metadata),
                 replace(_item(one.path), name=one.name, file=one.path.name),
             )
@@ -266,7 +277,7 @@ class Landing:
         landed: list[Landed] = []
         refused: list[Refused] = []
         for group in _groups(items):
-            done, failed = self._land([(origin, item) for _, origin, item in group])
+            done, failed = self._land(group)
             landed += done
             refused += failed
             results: list[Landed | Refused] = [*done, *failed]
@@ -281,35 +292,51 @@ class Landing:
             raise refused[0].error
         return landed[0]
 
-    def _land(self, items: Sequence[tuple[_Origin, _Item]]) -> tuple[list[Landed], list[Refused]]:
+    def _land(self, items: Sequence[_ToLand]) -> tuple[list[Landed], list[Refused]]:
         folder = self._warehouse / items[0][0].folder
         make_folder(folder, top=self._warehouse)
         staged: list[_Staged] = []
-        refused: list[Refused] = []
         with landing_group(self._warehouse, folder) as group:
             try:
-                copies = _side_by_side(
-                    [
-                        partial(_stage_item, origin, group.temporary(folder, number), item)
-                        for number, (origin, item) in enumerate(items)
-                    ]
-                )
-                for (origin, item), copy in zip(items, copies, strict=True):
-                    try:
-                        staged.append(copy())
-                        if not origin.acknowledged:
-                            self._check(staged[-1])
-                    except RetractedError as error:
-                        staged.pop().temporary.unlink()
-                        refused.append(Refused(item.shown, error))
-                    except TidemillError as error:
-                        refused.append(Refused(item.shown, error))
+                refused = self._stage_all(items, group, staged)
                 landed = self._commit(folder, staged, group) if staged else []
             except BaseException:
                 for rest in staged:
                     rest.temporary.unlink(missing_ok=True)
                 raise
         return landed, refused
+
+    def _stage_all(
+        self, items: Sequence[_ToLand], group: LandingGroup, staged: list[_Staged]
+    ) -> list[Refused]:
+        """Append what can be landed to `staged`; the rest is refused."""
+        folder = items[0][0].folder
+        hashed = not _is_hashed_together([item.size for _, item in items])
+        copies = _at_once(
+            [
+                partial(_stage_item, origin, group.temporary(self._warehouse / folder, number), item, hashed)
+                for number, (origin, item) in enumerate(items)
+            ]
+        )
+        refused: dict[int, Refused] = {}
+        numbers: list[int] = []
+        for number, copy in enumerate(copies):
+            try:
+                staged.append(copy())
+                numbers.append(number)
+            except TidemillError as error:
+                refused[number] = Refused(items[number][1].shown, error)
+        staged[:] = _named(staged, folder)
+        for number, each in zip(numbers, list(staged), strict=True):
+            origin, item = items[number]
+            try:
+                if not origin.acknowledged:
+                    self._check(each)
+            except RetractedError as error:
+                staged.remove(each)
+                each.temporary.unlink()
+                refused[number] = Refused(item.shown, error)
+        return [refused[number] for number in sorted(refused)]
 
     def _commit(self, folder: Path, staged: Sequence[_Staged], group: LandingGroup) -> list[Landed]:
         news: list[NewSlice] = []
@@ -383,7 +410,7 @@ def next_arrival(last: int, now: int) -> int:
     return now if now >= last else last + 1
 
 
-def _side_by_side(copies: Sequence[Callable[[], _Staged]]) -> Sequence[Callable[[], _Staged]]:
+def _at_once(copies: Sequence[Callable[[], _Staged]]) -> Sequence[Callable[[], _Staged]]:
     """Return the result of each call. Copying, hashing and syncing run in parallel threads; a single call
     runs without a thread, which would take longer than copying a small file."""
     if len(copies) == 1:
@@ -392,15 +419,44 @@ def _side_by_side(copies: Sequence[Callable[[], _Staged]]) -> Sequence[Callable[
         return [pool.submit(copy).result for copy in copies]
 
 
-def _stage_item(origin: _Origin, temporary: Path, item: _Item) -> _Staged:
+def _is_hashed_together(sizes: Sequence[int]) -> bool:
+    """Whether it is faster to hash files of these sizes side by side, once they are copied."""
+    total = sum(sizes)
+    if total < SIDE_BY_SIDE or (total < LOADING and "numba" not in sys.modules):
+        return False
+    from tidemill.engine.session import default_cores
+    from tidemill.formats.sha256_lanes import is_faster
+
+    return is_faster(sizes, default_cores())
+
+
+def _named(staged: Sequence[_Staged], folder: str) -> list[_Staged]:
+    """With the ids of all, by digests of the copies where they were not hashed while they were copied."""
+    late = [each for each in staged if each.digest is None]
+    digests = iter(_digests(late)) if late else iter(())
+    return [each.named(folder, each.digest or next(digests)) for each in staged]
+
+
+def _digests(staged: Sequence[_Staged]) -> list[str]:
+    from tidemill.engine.session import default_cores
+    from tidemill.formats.sha256_lanes import sha256_of
+
+    with storage_errors("read the slice back", staged[0].temporary.parent), ExitStack() as files:
+        opened = [files.enter_context(each.temporary.open("rb", buffering=0)) for each in staged]
+        return sha256_of(opened, [each.new.size for each in staged], default_cores())
+
+
+def _stage_item(origin: _Origin, temporary: Path, item: _Item, hashed: bool) -> _Staged:
     with item.open() as content:
-        return _stage(origin, temporary, content, item.name, item.file or item.name)
+        return _stage(origin, temporary, content, item.name, item.file or item.name, hashed=hashed)
 
 
-def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str, file_name: str) -> _Staged:
-    """Copy, hash, check and sync. On any error the temporary file is removed."""
+def _stage(
+    origin: _Origin, temporary: Path, content: BinaryIO, name: str, file_name: str, *, hashed: bool
+) -> _Staged:
+    """Copy, hash (if `hashed`), check and sync. On any error the temporary file is removed."""
     try:
-        head, size, digest = _copy(content, temporary, name)
+        head, size, digest = _copy(content, temporary, name, hashed=hashed)
         format_, codec = _checked(origin, temporary, head, file_name)
         failpoint("landing.after_temp")
         with storage_errors("make the slice durable", temporary), temporary.open("rb") as file:
@@ -422,24 +478,23 @@ def _stage(origin: _Origin, temporary: Path, content: BinaryIO, name: str, file_
         metadata=origin.metadata,
         replays=origin.replays,
     )
-    id_ = id_of(new, digest)
-    suffix = format_.value if codec is Codec.NONE else f"{format_.value}.{codec.value}"
-    return _Staged(temporary, replace(new, id=id_, path=f"{origin.folder}/{id_}.{suffix}"))
+    return _Staged(temporary, new, digest)
 
 
-def _copy(content: BinaryIO, temporary: Path, name: str) -> tuple[bytes, int, str]:
-    """Return the head, the size and the sha256 of what was copied."""
-    head, size, digest = b"", 0, hashlib.sha256()
+def _copy(content: BinaryIO, temporary: Path, name: str, *, hashed: bool) -> tuple[bytes, int, str | None]:
+    """Return the head and the size of what was copied, and its sha256 if it was hashed."""
+    head, size, digest = b"", 0, hashlib.sha256() if hashed else None
     with storage_errors("write the slice", temporary), temporary.open("xb", buffering=0) as file:
         while piece := _read(content, name):
-            digest.update(piece)
+            if digest is not None:
+                digest.update(piece)
             if len(head) < HEAD_BYTES:
                 head += piece[: HEAD_BYTES - len(head)]
             view = memoryview(piece)
             while view:
                 view = view[file.write(view) :]
             size += len(piece)
-    return head, size, digest.hexdigest()
+    return head, size, None if digest is None else digest.hexdigest()
 
 
 def _checked(origin: _Origin, temporary: Path, head: bytes, name: str) -> tuple[Format, Codec]:
@@ -465,7 +520,10 @@ def _read(content: BinaryIO, name: str) -> bytes:
 def _item(path: Path) -> _Item:
     if path == STDIN:
         return _Item("stdin", "stdin", lambda: nullcontext(sys.stdin.buffer))
-    return _Item(path.name, str(path), partial(_open, path))
+    size = 0
+    with suppress(OSError):  # reported when the file is opened
+        size = path.stat().st_size
+    return _Item(path.name, str(path), partial(_open, path), size=size)
 
 
 def _open(path: Path) -> BinaryIO:
@@ -486,8 +544,7 @@ def _groups(items: Iterable[_ToLand]) -> Iterable[list[_ToLand]]:
     size = 0
     for one in items:
         group.append(one)
-        with suppress(OSError):  # reported when the file is opened
-            size += one[0].stat().st_size
+        size += one[1].size
         if len(group) >= GROUP_FILES or size >= GROUP_BYTES:
             yield group
             group, size = [], 0

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from tidemill.ingest.append_log import LineFile, Tail
 from tidemill.model.errors import DamageError, StorageError
@@ -24,6 +25,8 @@ from tidemill.storage.state.protocol import Ledger, Logs, Retraction, SliceResul
 
 log = logging.getLogger(__name__)
 
+LOST: Final = "lost"  # in place of how a slice was read: the part that said so is damaged
+
 
 @dataclass(frozen=True, slots=True)
 class RetractionLine:
@@ -34,6 +37,7 @@ class RetractionLine:
     decisions: Mapping[str, int]  # of the slices sent back, and of the one retracted
     outcome: SliceResult | None = None
     batch: str | None = None  # that decided `outcome`
+    readings: Mapping[str, str] = field(default_factory=dict)  # how slices sent back were read, where known
 
 
 class RetractionLog:
@@ -75,6 +79,14 @@ class RetractionLog:
     def lines(self, state: Logs | None = None) -> Iterator[RetractionLine]:
         """All lines, in order. DamageError if one is missing or changed."""
         yield from self._file.all(state.log_head(self._file.name) if state is not None else None)
+
+    def readings(self, state: Logs, slices: Collection[str]) -> dict[str, str]:
+        """How the records of slices that were sent back were read before, where that is known."""
+        found: dict[str, str] = {}
+        for line in self.lines(state):
+            for name in line.act.again.keys() & slices:
+                found[name] = line.readings.get(name, "")
+        return {name: reading for name, reading in found.items() if reading}
 
     def record(self, state: State) -> None:
         """Record the log in the state, after `recover` made a new one."""
@@ -173,15 +185,26 @@ def retractions_in(entries: Sequence[SliceEntry]) -> list[RetractionLine]:
             for n in acts[-entry.attempt :]:
                 again[n][entry.id] = entry
     return [
-        line_of(n, entry, entry.retract_reason or "", entry.retracted_at or 0, (), list(sent.values()))
+        line_of(n, entry, entry.retract_reason or "", entry.retracted_at or 0, (), list(sent.values()), {})
         for n, (entry, sent) in enumerate(zip(gone, again, strict=True), 1)
     ]
 
 
+def _read_as(again: Sequence[SliceEntry], readings: Mapping[str, str]) -> dict[str, str]:
+    """By slice what is known by batch."""
+    return {e.id: readings[e.batch] for e in again if e.batch is not None and e.batch in readings}
+
+
 def sent_back(
-    stream: str, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
+    stream: str,
+    reason: str,
+    at: int,
+    undone: Sequence[str],
+    again: Sequence[SliceEntry],
+    readings: Mapping[str, str],
 ) -> RetractionLine:
-    """The line for slices that go through the gate again because the results of these batches are damaged."""
+    """The line for slices that go through the gate again because the results of these batches are damaged.
+    `readings`: how batches read their records, where known."""
     return RetractionLine(
         act=Retraction(
             n=0,
@@ -193,6 +216,7 @@ def sent_back(
         ),
         undone=tuple(undone),
         decisions={e.id: e.decision for e in again},
+        readings={**{e.id: LOST for e in again}, **_read_as(again, readings)},
     )
 
 
@@ -201,9 +225,16 @@ def _accepted(entry: SliceEntry) -> int:
 
 
 def line_of(
-    n: int, entry: SliceEntry, reason: str, at: int, undone: Sequence[str], again: Sequence[SliceEntry]
+    n: int,
+    entry: SliceEntry,
+    reason: str,
+    at: int,
+    undone: Sequence[str],
+    again: Sequence[SliceEntry],
+    readings: Mapping[str, str],
 ) -> RetractionLine:
-    """The line for retracting `entry`; this entry and the entries of `again` are as the ledger has them."""
+    """The line for retracting `entry`; this entry and the entries of `again` are as the ledger has them.
+    `readings`: how batches read their records, where known."""
     evaluated = entry.batch is not None or entry.counts.records or entry.error
     return RetractionLine(
         act=Retraction(
@@ -222,6 +253,7 @@ def line_of(
         if evaluated
         else None,
         batch=entry.batch,
+        readings=_read_as(again, readings),
     )
 
 
@@ -232,6 +264,7 @@ def _text(line: RetractionLine) -> bytes:
         "undone": list(line.undone),
         "judgements": dict(line.decisions),
         "batch": line.batch,
+        **({"readings": dict(line.readings)} if line.readings else {}),
         "outcome": None
         if outcome is None
         else {
@@ -262,6 +295,7 @@ def _parse(text: bytes) -> RetractionLine | None:
             decisions=decisions,
             outcome=_outcome(act.slice, fields["outcome"], decisions) if fields["outcome"] else None,
             batch=str(fields["batch"]) if fields["batch"] is not None else None,
+            readings={str(name): str(one) for name, one in fields.get("readings", {}).items()},
         )
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from tidemill.model.errors import IncompleteError, Retry
 from tidemill.model.levels import LEVELS
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
+from tidemill.model.time import Interval, format_instant, open_span
 
 Why = Literal["expired", "not_built", "retracted", "damaged"]
 What = Literal["landed", "failed", "retraction", "tiles", "windows", "results"]
@@ -28,15 +28,10 @@ class Missing:
     remedy: str  # what to type or change, or why nothing can be done
 
     def __str__(self) -> str:
-        return f"Missing {_in_words(self.span)}: {self.detail}"
+        return f"Missing {open_span(self.span) or _bounded(self.span)}: {self.detail}"
 
 
-def _in_words(span: Interval) -> str:
-    """A span for a person; one without an end names none."""
-    if span.end >= MAX_INSTANT:
-        return "all time" if span.start <= MIN_INSTANT else f"from {format_instant(span.start)} on"
-    if span.start <= MIN_INSTANT:
-        return f"everything before {format_instant(span.end)}"
+def _bounded(span: Interval) -> str:
     return f"{format_instant(span.start)} to {format_instant(span.end)}"
 
 

@@ -4,7 +4,7 @@ an interval."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemill.model.errors import QueryError
 from tidemill.model.time import DAY, HOUR, MINUTE, SECOND, WEEK, align, format_duration
@@ -57,16 +57,14 @@ def level_for(interval: int) -> Level:
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TileKey:
-    """One tile of one level of a stream."""
+class TileKey(NamedTuple):
+    """One tile of one level of a stream. A tuple, as what follows: there may be very many."""
 
     level: str
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class TileState:
+class TileState(NamedTuple):
     """What a tile was last made of. `hash` is None before it was first built."""
 
     key: TileKey
@@ -76,8 +74,7 @@ class TileState:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class BaseTile:
+class BaseTile(NamedTuple):
     """A tile of the 5s level with the slices it should be made of and was made of."""
 
     state: TileState

@@ -42,7 +42,7 @@ _ISO = re.compile(
 _ISO_UNITS = (WEEK, DAY, HOUR, MINUTE, SECOND)
 _INSTANT = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})"
-    r"(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,9}))?)?)?"
+    r"(?:[Tt ](\d{2}):(\d{2})(?::(\d{2})(?:[.,](\d{1,6})\d*)?)?)?"
     r"\s*([Zz]|[+-]\d{2}:?\d{2}|[+-]\d{2})?",
     re.ASCII,
 )
@@ -127,7 +127,7 @@ def parse_instant(text: str) -> int:
     except ValueError as error:
         raise InputError(f"{text!r} is not an instant: {error}", hint=INSTANT_HINT) from None
     micros = from_datetime(moment) + (SECOND if leap else 0)
-    micros += int((fraction or "0").ljust(9, "0")[:6])
+    micros += int((fraction or "0").ljust(6, "0"))
     if offset and offset not in "Zz":
         sign = 1 if offset[0] == "+" else -1
         digits = offset[1:].replace(":", "").ljust(4, "0")
@@ -217,6 +217,18 @@ class Interval:
 
     def __str__(self) -> str:
         return f"[{format_instant(self.start)}, {format_instant(self.end)})"
+
+
+def open_span(span: Interval) -> str | None:
+    """What a person calls a span without a beginning or an end; None if it has both."""
+    if span.end >= MAX_INSTANT:
+        return "all time" if span.start <= MIN_INSTANT else f"from {format_instant(span.start)} on"
+    return f"everything before {format_instant(span.end)}" if span.start <= MIN_INSTANT else None
+
+
+def within_time(span: Interval) -> Interval:
+    """The part of a span whose ends are instants, for what other programs read."""
+    return Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT - 1))
 
 
 def joined(spans: Iterable[Interval]) -> list[Interval]:

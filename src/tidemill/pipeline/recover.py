@@ -33,7 +33,7 @@ from tidemill.pipeline.recover_landings import forgotten_expiries, forgotten_ret
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
 from tidemill.raw.batch_removal import clocks_left, progress_left, remove_batches
-from tidemill.raw.footers import BatchFooter
+from tidemill.raw.footers import PACKED, BatchFooter
 from tidemill.raw.recovered_batches import PartFacts, part_facts, records_of
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
@@ -42,9 +42,9 @@ from tidemill.storage.leases import HeldLeases, working
 from tidemill.storage.locks import exclusive
 from tidemill.storage.state import opening
 from tidemill.storage.state.protocol import BatchRecord, Progress, SliceResult
-from tidemill.storage.tables.log import take_version
+from tidemill.storage.tables.log import TAKEN_OVER, take_version
 from tidemill.storage.tables.parts import read_footer
-from tidemill.storage.tables.table import Table
+from tidemill.storage.tables.table import RESHAPED, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNKNOWN_RUN: Final = "unknown.run"
+_SAME_ROWS: Final = frozenset({PACKED, RESHAPED, TAKEN_OVER})  # commits of raw that change no row
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,13 +268,24 @@ def _records(workers: Workers, stream: str, entries: Sequence[SliceEntry]) -> li
 def _progress(
     rules: TimeRules, raw: Table, facts: Sequence[PartFacts], ledger: Sequence[SliceEntry]
 ) -> Progress:
-    """As the last committed batch recorded it, unless another one was undone since."""
+    """As it was recorded last, unless a batch was undone since."""
     recorded = (fact.footer.progress for fact in facts if isinstance(fact.footer, BatchFooter))
     listed = [one for one in recorded if one is not None]
     if not listed:  # written by a version that had clocks only
         return Progress(min((clock.watermark for clock in clocks_left(raw)), default=None))
     last = max(listed, key=lambda one: one.version)
-    return last.progress if last.version == raw.version else progress_left(raw, rules, ledger)
+    return last.progress if _has_kept_rows(raw, last.version) else progress_left(raw, rules, ledger)
+
+
+def _has_kept_rows(raw: Table, version: int) -> bool:
+    """Whether the table has had the same rows since a version of it; False if its log no longer says. The
+    rules of event time may have changed since, so what was recorded is not to be computed by those of now."""
+    if raw.version == version:
+        return True
+    try:
+        return all(not _SAME_ROWS.isdisjoint(commit.info) for commit in raw.commits(after=version))
+    except StorageError:
+        return False
 
 
 def _ledger(entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> list[SliceEntry]:

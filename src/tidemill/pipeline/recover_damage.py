@@ -15,6 +15,7 @@ from tidemill.ingest.retraction_log import RetractionLog, sent_back
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.slices import SliceStatus
+from tidemill.model.time import format_instant
 from tidemill.pipeline.recover_losses import lost_with
 from tidemill.pipeline.repair import kind_of, set_aside
 from tidemill.raw.batch_removal import remove_batches
@@ -103,6 +104,7 @@ class RecoveryDamage:
             self.set_aside[damage.file] = set_aside(root, damage, now)
             self._leave_out(damage, now)
         elif damage.kind in _ALONE:
+            self._name_forgotten(damage)
             self.set_aside[damage.file] = set_aside(root, damage, now)
         else:
             return False
@@ -117,6 +119,15 @@ class RecoveryDamage:
         if lost:
             reason = f"{damage.reason}; what it held of {lost[0].span} cannot be made again"
             self.leave([replace(damage, reason=reason)])
+
+    def _name_forgotten(self, damage: Damage) -> None:
+        """Of the state history, what came before raw that is kept cannot be made again."""
+        seal = self._workers.warehouse.expiries.seal(damage.stream)
+        if seal is not None and damage.kind in (FileKind.OBSERVATIONS, FileKind.ADMITTED_KEYS):
+            what = f"states and admitted keys from before {format_instant(seal)} cannot be made again"
+            self.leave(
+                [replace(damage, reason=f"{damage.reason}; {what}, and answers report them as missing")]
+            )
 
     def _leave_out(self, damage: Damage, now: int) -> None:
         root = self._workers.root
@@ -185,6 +196,6 @@ class RecoveryDamage:
             again = [e for e in entries if e.status is SliceStatus.PENDING and e.seq < last]
             if again:
                 now = self._workers.warehouse.clock()
-                line = sent_back(stream, "raw was damaged when the state was recovered", now, (), again)
+                line = sent_back(stream, "raw was damaged when the state was recovered", now, (), again, {})
                 RetractionLog(self._workers.root).append(state, line)
                 finish_retractions(self._workers.warehouse, self._workers.acceptor, stream)

@@ -225,7 +225,7 @@ def forgotten_retractions(
             if entry is not None and entry.id not in known and entry.id not in found:
                 at = max((at for at in commit.removed_at.values() if at), default=entry.slice.arrival)
                 number = len(lines) + len(found) + 1
-                found[entry.id] = line_of(number, entry, "the reason is lost, with its log", at, (), ())
+                found[entry.id] = line_of(number, entry, "the reason is lost, with its log", at, (), (), {})
     return list(found.values())
 
 

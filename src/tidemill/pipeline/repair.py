@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE: Final = 60.0  # seconds that a repair waits for the round of another process
-REASON_SUFFIX: Final = ".damage.json"  # suffix of the note beside a file that was set aside
 _MILLISECOND: Final = 1000
 # logs show what else there is: they are repaired first
 _LOGS: Final = (FileKind.SLICE_LOG, FileKind.TABLE_LOG)
@@ -57,7 +56,12 @@ _OF_OUTPUTS: Final = {
     FileKind.DATASET: "built again as a new revision",
 }
 # If these cannot be made again, the rest continues without them, and answers report it.
-_GOES_ON_WITHOUT: Final = (FileKind.ROLLUP, FileKind.RESULT)
+_GOES_ON_WITHOUT: Final = (
+    FileKind.ROLLUP,
+    FileKind.RESULT,
+    FileKind.OBSERVATIONS,
+    FileKind.ADMITTED_KEYS,
+)
 _STAYS_IN_PLACE: Final = {
     FileKind.DATASET: DATASETS,
     FileKind.RAW: RAW,
@@ -422,7 +426,7 @@ def set_aside(root: Path, damage: Damage, now: int) -> str:
     the reason is written. A log beside the slices is copied: its intact lines stay in use."""
     target = layout.damaged(root) / damage.file
     number = 1
-    while target.exists() or _reason(target).exists():
+    while target.exists() or layout.damage_reason(target).exists():
         number += 1
         target = layout.damaged(root) / f"{damage.file}.{number}"
     make_folder(target.parent, top=root)
@@ -433,7 +437,8 @@ def set_aside(root: Path, damage: Damage, now: int) -> str:
         "reason": damage.reason,
         "set_aside_at": format_instant(now),
     }
-    atomic_write(_reason(target), json.dumps(note, indent=2, ensure_ascii=False).encode() + b"\n")
+    text = json.dumps(note, indent=2, ensure_ascii=False)
+    atomic_write(layout.damage_reason(target), text.encode() + b"\n")
     source = root / damage.file
     if source.exists():
         with storage_errors("set the damaged file aside", source):
@@ -444,7 +449,3 @@ def set_aside(root: Path, damage: Damage, now: int) -> str:
         sync_folder(target.parent)
         sync_folder(source.parent)
     return target.relative_to(root).as_posix()
-
-
-def _reason(target: Path) -> Path:
-    return target.with_name(target.name + REASON_SUFFIX)

@@ -211,8 +211,10 @@ def _accepted_ids(warehouse: Warehouse, stream: str, tally: ScrubTally, after: s
 
 
 def _tables(warehouse: Warehouse, stream: str, tally: ScrubTally, after: str) -> Iterator[FileCheck]:
+    """Check the tables. Results of windows that are no longer declared are not read, nor made again."""
+    windows = warehouse.project.stream(stream).windows
     committed = {**warehouse.state.table_versions(stream), **_results_committed(warehouse, stream)}
-    return scrub_tables(warehouse.root, stream, committed, tally, after)
+    return scrub_tables(warehouse.root, stream, windows, committed, tally, after)
 
 
 def _results_committed(warehouse: Warehouse, stream: str) -> dict[str, int]:

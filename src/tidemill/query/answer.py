@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from tidemill.model.completeness import Completeness
-from tidemill.model.time import MIN_INSTANT, Interval, format_duration, format_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_duration, format_instant
 from tidemill.query.as_of import Past
 from tidemill.query.cover import ALL_TIME, CoverPiece
 
@@ -101,5 +101,6 @@ def pieces_text(pieces: Sequence[CoverPiece]) -> str:
         + (format_instant(piece.span.start) if piece.span.start >= MIN_INSTANT else "the beginning")
         for piece in pieces[:_SHOWN]
     ]
+    end = pieces[-1].span.end
     more = [f"{len(pieces) - _SHOWN} more"] if len(pieces) > _SHOWN else []
-    return ", ".join([*parts, *more]) + f" to {format_instant(pieces[-1].span.end)}"
+    return ", ".join([*parts, *more]) + f" to {format_instant(end) if end < MAX_INSTANT else 'the end'}"

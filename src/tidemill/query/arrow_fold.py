@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemill.formats.arrow import one
-from tidemill.model.levels import BASE
 from tidemill.query import plan_sql
 from tidemill.query.column_cache import KeptColumns
 from tidemill.query.dimensions import MetricRows
@@ -74,7 +73,7 @@ class _Piece:
 
     columns: Mapping[str, pa.Array]
     bucket: NDArray[np.int64]
-    width: int
+    until: NDArray[np.int64]
 
 
 def _types(plan: Plan) -> dict[str, pa.DataType]:
@@ -112,18 +111,24 @@ def _pieces(
     if scans.raw is not None:
         columns = {name: one(scans.raw.column(name)) for name in scans.raw.column_names}
         at = np.flatnonzero(_is(columns["metric"], metric))
-        yield _picked(plan, types, columns, at, BASE.width)
+        yield _picked(plan, types, columns, at, None)
 
 
 def _picked(
-    plan: Plan, names: Iterable[str], columns: Mapping[str, pa.Array], at: NDArray[np.int64], width: int
+    plan: Plan,
+    names: Iterable[str],
+    columns: Mapping[str, pa.Array],
+    at: NDArray[np.int64],
+    width: int | None,
 ) -> _Piece:
-    """Columns `names` of the rows `at` that belong to the plan's tenant."""
+    """Columns `names` of the rows `at` that belong to the plan's tenant. No `width`: each row has its own."""
     if plan.tenant is not None:
         at = at[_is(columns["tenant"], plan.tenant)[at]]
     positions = pa.array(at)
     picked = {name: columns[name].take(positions) for name in names if name in columns}
-    return _Piece(picked, columns["bucket"].view(pa.int64()).to_numpy()[at], width)
+    bucket = columns["bucket"].view(pa.int64()).to_numpy()[at]
+    until = bucket + (columns[plan_sql.WIDTH].to_numpy()[at] if width is None else width)
+    return _Piece(picked, bucket, until)
 
 
 def _inside(bucket: NDArray[np.int64], spans: Sequence[Interval]) -> NDArray[np.bool_]:
@@ -166,7 +171,7 @@ def _joined(pieces: Sequence[_Piece], types: Mapping[str, pa.DataType]) -> pa.Ta
         for name, kind in types.items()
     }
     first = [piece.bucket for piece in pieces]
-    until = [piece.bucket + piece.width for piece in pieces]
+    until = [piece.until for piece in pieces]
     none = [np.empty(0, np.int64)]
     return pa.table(columns | {FIRST: np.concatenate(first or none), UNTIL: np.concatenate(until or none)})
 

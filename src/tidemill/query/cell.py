@@ -99,6 +99,12 @@ def _check(plan: Plan, start: int | None, group: Mapping[str, object]) -> None:
         raise QueryError("a cell is a part of a row, not of a series", hint="leave FORMAT series out")
     if _is_bucketed(plan) and start is None:
         raise InputError("a cell of buckets needs a start", where="start", hint="use the bucket of the row")
+    if not _is_bucketed(plan) and start is not None:
+        raise InputError(
+            "the answer has no buckets: its cells are totals",
+            where="start",
+            hint="leave start out (on the command line: --cell total), or add INTERVAL to the query",
+        )
     names = _names(plan)
     if set(group) != set(names):
         what = "each GROUP BY, lower and upper" if plan.heatmap is not None else "each GROUP BY"

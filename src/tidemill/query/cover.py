@@ -19,6 +19,7 @@ from tidemill.model.time import (
     cut,
     format_instant,
     joined,
+    open_span,
 )
 
 RAW: Final = "raw"
@@ -38,7 +39,7 @@ class CoverPiece:
         return self.level.name if self.level is not None else RAW
 
     def __str__(self) -> str:
-        return f"{self.source} {self.span}"
+        return f"{self.source} {open_span(self.span) or self.span}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,19 @@ def values_before(plan: Plan, hits: pa.Table, fold: Callable[[Plan], LastValues]
         cells = fold(_cells(carrying, Interval(since, upto)))
         barrier = max([barrier, *(span.end for span in cells.lost)])
         known.take(cells, barrier)
-        missing = [*total.missing, *cells.missing]
+        missing = _together(total.missing, cells.missing)
         upto = since
-    return Before(known.table(), tuple(missing) if known.lacks(hits) else ())
+    # What is lost may have had groups that are nowhere else.
+    return Before(known.table(), tuple(missing) if plan.groups or known.lacks(hits) else ())
+
+
+def _together(whole: Sequence[Missing], parts: Sequence[Missing]) -> Sequence[Missing]:
+    """What is missing from a total, and from its cells: those also lack what only coarser levels have."""
+
+    def is_said(part: Missing) -> bool:
+        return any(each.span.start <= part.span.start and part.span.end <= each.span.end for each in whole)
+
+    return [*whole, *(part for part in parts if not is_said(part))]
 
 
 def _carrying(plan: Plan) -> Plan | None:

@@ -188,7 +188,7 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
     fill = cast(
         Fill, query.fill.word if query.fill else ("zero" if heatmap else "null") if gapless else "drop"
     )
-    zone = _zone(query, stream)
+    zone = zone_of(query, stream)
     span = _span(query, now, zone)
     step, level, interval = _buckets(query, stream, zone, span)
     return Plan(
@@ -433,7 +433,7 @@ def _refuse_bucket_words(query: Query) -> None:
             )
 
 
-def _zone(query: Query, stream: Stream) -> str | None:
+def zone_of(query: Query, stream: Stream) -> str | None:
     """The time zone of a query; None: UTC, with intervals aligned to the epoch."""
     if query.timezone is None:
         return stream.query.timezone

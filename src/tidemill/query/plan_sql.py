@@ -20,7 +20,6 @@ from tidemill.model.conditions.ast import (
 )
 from tidemill.model.conditions.evaluation import evaluate
 from tidemill.model.conditions.like import lowered, plain_pattern
-from tidemill.model.levels import BASE
 from tidemill.model.names import STATE_COLUMNS, quoted
 from tidemill.model.time import Interval
 from tidemill.query.cover import ALL_TIME
@@ -223,7 +222,7 @@ def _rows(plan: Plan, scans: Scans, made: PlanStatement) -> str:
     typed = ", ".join(f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in columns_of(plan).items())
     pieces = [f"SELECT {typed} WHERE false", *(_scanned(scan, made) for scan in scans.levels)]
     if scans.raw is not None:
-        pieces.append(f"SELECT *, {BASE.width} AS {WIDTH} FROM {RAW_VIEW}")
+        pieces.append(f"SELECT * FROM {RAW_VIEW}")
     return "(" + "\n  UNION ALL BY NAME ".join(pieces) + ")"
 
 

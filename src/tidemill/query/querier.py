@@ -17,7 +17,7 @@ from tidemill.query.language.document import Document, query_from
 from tidemill.query.language.parse import parse, pointed
 from tidemill.query.language.time_clauses import instant_of
 from tidemill.query.language.unparse import text_of
-from tidemill.query.plan import Plan, declared_stream, make_plan
+from tidemill.query.plan import Plan, declared_stream, make_plan, zone_of
 from tidemill.query.run import PlanReader, Runner
 from tidemill.query.source import Source
 
@@ -114,17 +114,17 @@ class Querier:
             query = query_from(text_or_document)
             text = text_of(query)
         try:
-            stream = declared_stream(query, self._streams).name
-            tenants = tenant(stream) if callable(tenant) else tenant
-            at = _instant(query, as_of, now)
+            stream = declared_stream(query, self._streams)
+            tenants = tenant(stream.name) if callable(tenant) else tenant
+            at = _instant(query, as_of, now, zone_of(query, stream))
             plan = make_plan(query, self._streams, tenant=tenants, now=now if at is None else at)
             return query, plan, at
         except QueryError as error:
             raise pointed(error, text) from None
 
 
-def _instant(query: Query, as_of: Moment | None, now: int) -> int | None:
-    """The instant of AS OF; None without it."""
+def _instant(query: Query, as_of: Moment | None, now: int, zone: str | None) -> int | None:
+    """The instant of AS OF, in the time zone of the query; None without it."""
     clause = query.as_of
     if clause is not None and as_of is not None:
         hint = "give it in the query or beside it"
@@ -132,7 +132,6 @@ def _instant(query: Query, as_of: Moment | None, now: int) -> int | None:
     moment = clause.moment if clause is not None else as_of
     if moment is None:
         return None
-    zone = query.timezone.word if query.timezone is not None else None
     at, position = instant_of(moment, now, zone), clause.position if clause is not None else None
     if at > now:
         hint = "use an instant in the past, or so long ago: 1h"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE
-from tidemill.model.time import Interval
+from tidemill.model.time import Interval, align
+from tidemill.query.plan_sql import WIDTH
 from tidemill.query.source import RawRequest, RawRows
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class RawEvents:
         from tidemill.outputs.rollups.events import with_columns
 
         request = RawRequest(frozenset(self.stream.metrics), None, [span])
-        return self._made(request, self._spec, with_columns(self._plan, events))
+        made = self._made(request, self._spec, with_columns(self._plan, events))
+        return made.drop_columns(WIDTH) if made is not None else None
 
     def _parts(self, request: RawRequest) -> Iterator[Part]:
         """Parts that can hold an event of a span, by their statistics alone."""
@@ -160,15 +162,16 @@ class RawEvents:
             (span, _chosen_rows(read, (time >= span.start) & (time < span.end))) for span in request.spans
         ]
         if not spec.in_order:
-            return pa.concat_tables(_rows(spec, span, piece, None) for span, piece in pieces)
+            return pa.concat_tables(_rows(spec, span, piece, request.width, None) for span, piece in pieces)
         until = None if request.past is None else request.past.offset + 1
-        return self._remembering(whole, spec, pieces, until)
+        return self._remembering(whole, spec, pieces, request.width, until)
 
     def _remembering(
         self,
         whole: RollupSpec,
         spec: RollupSpec,
         pieces: Sequence[tuple[Interval, pa.Table]],
+        width: int,
         until: int | None,
     ) -> pa.Table | None:
         """The rows, with observations at ledger offsets below `until`, or all."""
@@ -181,7 +184,9 @@ class RawEvents:
             if known is None:
                 return None
             try:
-                return pa.concat_tables(_rows(spec, span, piece, known, until) for span, piece in pieces)
+                return pa.concat_tables(
+                    _rows(spec, span, piece, width, known, until) for span, piece in pieces
+                )
             except FileNotFoundError:
                 continue  # merged into another since the log was read
         raise StorageError(
@@ -228,17 +233,17 @@ def _rows(
     spec: RollupSpec,
     span: Interval,
     events: pa.Table,
+    width: int,
     known: Recollection | None,
     until: int | None = None,
 ) -> pa.Table:
     """The rows of the events of one span. No bucket starts before it."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     from tidemill.outputs.rollups.cells import accumulate
     from tidemill.outputs.rollups.rows import to_rows
 
-    cells = dict(accumulate(spec, events, BASE.width))
+    cells = dict(accumulate(spec, events, width))
     if known is not None:
         cells = dict(known.admitted(cells))
         for metric in spec.metrics:
@@ -246,9 +251,40 @@ def _rows(
                 cells[metric.name] = _states(metric, span, events, known, until)
     rows = to_rows(spec, cells)
     at = rows.schema.get_field_index("bucket")
-    bucket = rows.column(at)
-    starts = pc.max_element_wise(bucket.cast(pa.int64()), span.start)
-    return rows.set_column(at, "bucket", starts.cast(bucket.type))
+    starts, widths = _bounds(spec, events, rows, span.start, width)
+    rows = rows.set_column(at, "bucket", pa.array(starts).cast(rows.column(at).type))
+    return rows.append_column(WIDTH, pa.array(widths))
+
+
+def _bounds(
+    spec: RollupSpec, events: pa.Table, rows: pa.Table, start: int, width: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the buckets of rows start, and their widths: of wide buckets only what is between the first and
+    the last event of their metric, in 5s buckets."""
+    import numpy as np
+    import pyarrow as pa
+
+    from tidemill.formats.arrow import one
+    from tidemill.outputs.rollups.events import passing
+
+    starts = one(rows.column("bucket")).cast(pa.int64()).to_numpy()
+    ends = starts + BASE.width
+    if width > BASE.width:
+        time = one(events.column("event_time")).cast(pa.int64()).to_numpy()
+        names = one(rows.column("metric"))
+        starts, code = starts.copy(), names.indices.to_numpy()
+        for metric in spec.metrics:
+            of_metric = code == names.dictionary.index(metric.name).as_py()
+            if metric.following is not None or not of_metric.any():
+                continue  # changes of states have their own buckets
+            mask = passing(metric, events)
+            counted = time if mask is None else time[mask]
+            last = align(int(counted.max()), BASE.width) + BASE.width
+            ends[of_metric] = np.minimum(starts[of_metric] + width, last)
+            first = align(int(counted.min()), BASE.width)
+            starts[of_metric] = np.maximum(starts[of_metric], first)
+    starts = np.maximum(starts, start)
+    return starts, ends - starts
 
 
 def _states(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemill.model.completeness import Arrivals, completeness
 from tidemill.model.errors import QueryError, StorageError
+from tidemill.model.levels import LEVELS
 from tidemill.model.names import literal_path
 from tidemill.model.time import Interval
 from tidemill.query import plan_sql
@@ -247,7 +248,8 @@ def _made_of_raw(plan: Plan, reading: QueryReading, source: Source) -> RawRows:
     if source.raw is None:
         return RawRows(None, is_known=False)
     metrics = frozenset(rows.metric for rows in plan.rows)
-    return source.raw.rows(RawRequest(metrics, plan.tenant, spans, plan.filter, plan.past))
+    width = (plan.level or LEVELS[-1]).width  # cells without a width have spans of their own
+    return source.raw.rows(RawRequest(metrics, plan.tenant, spans, plan.filter, plan.past, width))
 
 
 def _scanned(reading: QueryReading, source: Source, raw: RawRows) -> tuple[Scans, Scans]:

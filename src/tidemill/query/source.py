@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from tidemill.model.completeness import Available
-from tidemill.model.levels import Level
+from tidemill.model.levels import BASE, Level
 from tidemill.model.time import Interval
 from tidemill.query.cover import Cover
 
@@ -37,11 +37,13 @@ class RawRequest:
     spans: Sequence[Interval]  # sorted and separate: no row is of events of two of them
     filter: Condition | None = None  # that the payload of an event must meet
     past: Past | None = None  # only what counted then
+    width: int = BASE.width  # of the buckets that the rows are of
 
 
 @dataclass(frozen=True, slots=True)
 class RawRows:
-    """Rows as rollups have them, made from events of raw; a bucket never starts before its span."""
+    """Rows as rollups have them, made from events of raw, each with the width of its bucket. A bucket starts
+    neither before its span nor before the 5s bucket of the first event, and ends with that of the last."""
 
     rows: pa.Table | None  # None: no event is in the spans, or they are unknown
     files: int = 0

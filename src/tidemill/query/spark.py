@@ -131,10 +131,12 @@ class SparkReader:
         for field in schema:
             if field.name not in there:
                 rows = rows.append_column(field.name, pa.nulls(rows.num_rows, pa.string()))
+        rows = rows.append_column(WIDTH, raw.column(WIDTH))
         with _errors():
             made = self._session.createDataFrame(rows)
-            typed = made.select(*(made[_quoted(f.name)].cast(f.dataType).alias(f.name) for f in schema))
-            return _wide(typed, BASE.width)
+            return made.select(
+                *(made[_quoted(f.name)].cast(f.dataType).alias(f.name) for f in schema), made[WIDTH]
+            )
 
     def _keyed(self, plan: Plan, rows: DataFrame) -> DataFrame:
         """The rows that WHERE keeps, with `cell` and `g0`… added."""

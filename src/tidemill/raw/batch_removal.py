@@ -7,9 +7,11 @@ batches as well, those move unchanged to a new part in the same commit.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tidemill.engine import Engine
+from tidemill.model.errors import DamageError
 from tidemill.model.slices import SliceEntry, set_hash
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT
 from tidemill.raw.accept.slice_clocks import all_again, recorded, settled
@@ -135,6 +137,18 @@ def clocks_left(raw: Table) -> list[ClockState]:
                 max(known.arrival, clock_state.arrival),
             )
     return [found[source] for source in sorted(found)]
+
+
+def readings_left(raw: Table, batches: Collection[str]) -> dict[str, str]:
+    """How these batches read their records, by batch; those of earlier versions do not say. Batches of which
+    all parts are damaged are left out."""
+    found: dict[str, str] = {}
+    for part in raw.snapshot().parts:
+        name = batch_of(part)
+        if name is None or name in batches:
+            with suppress(DamageError):
+                found.update((one.batch, one.reading) for one in footers(raw.root / part.path))
+    return {batch: reading for batch, reading in found.items() if batch in batches}
 
 
 def progress_left(raw: Table, rules: TimeRules, entries: Sequence[SliceEntry]) -> Progress:

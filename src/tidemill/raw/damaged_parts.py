@@ -6,12 +6,15 @@ outcome is the same as before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidemill.ingest.retraction_log import RetractionLog, sent_back
+from tidemill.model.errors import DamageError
 from tidemill.model.slices import SliceEntry, SliceStatus
+from tidemill.raw.batch_removal import readings_left
 from tidemill.raw.footers import BatchFooter, packed_footer
 from tidemill.raw.part_names import batch_of, is_expired_tombstone, is_shared
 from tidemill.raw.recovered_batches import footers, held_facts, part_facts
@@ -130,4 +133,9 @@ def begin_send_back(warehouse: Warehouse, plan: SendBack, reason: str, now: int)
     """
     acts = RetractionLog(warehouse.root)
     if acts.unfinished(warehouse.state, plan.stream) is None:
-        acts.append(warehouse.state, sent_back(plan.stream, reason, now, plan.batches, plan.slices))
+        readings: Mapping[str, str] = {}
+        with suppress(DamageError):  # the log of the table is damaged
+            raw = Table.existing(layout.raw(warehouse.root, plan.stream))
+            readings = readings_left(raw, plan.batches) if raw is not None else {}
+        line = sent_back(plan.stream, reason, now, plan.batches, plan.slices, readings)
+        acts.append(warehouse.state, line)

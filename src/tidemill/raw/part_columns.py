@@ -25,16 +25,17 @@ from tidemill.storage.tables.parts import read_footer
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_SAMPLE: Final = 4096  # rows that are sampled to see whether a column has few values
+SAMPLE: Final = 4096  # rows that are sampled to see whether a column has few values
 _FEW: Final = 4  # one in so many
 
 
 # -- writing
 
 
-def nested_columns(declared: RawColumns, rows: TypedRows, sizes: pa.Array) -> dict[str, pa.Array]:
-    """The columns of the table, by name: the fields that `own_columns` lists, and the sizes of payloads."""
-    fields = [(own.path, array) for own, array in zip(declared.own, rows.arrays, strict=True)]
+def nested_columns(declared: RawColumns, values: Sequence[pa.Array], sizes: pa.Array) -> dict[str, pa.Array]:
+    """The columns of the table, by name: the values of the fields that `own_columns` lists, and the sizes of
+    payloads."""
+    fields = [(own.path, array) for own, array in zip(declared.own, values, strict=True)]
     return {SIZE: sizes, **_nested(fields)}
 
 
@@ -51,7 +52,7 @@ def coded_and_bounded(rows: pa.Table, declared: RawColumns) -> tuple[list[str], 
     if not declared.keeps_payload:
         texts.append((PAYLOAD, (PAYLOAD,)))
     return (
-        [leaf for leaf, path in texts if _has_few(column_at(rows.slice(0, _SAMPLE), path))],
+        [leaf for leaf, path in texts if has_few_values(column_at(rows.slice(0, SAMPLE), path))],
         [each.leaf for each in scalars if each.column.type != "boolean"],
     )
 
@@ -79,7 +80,9 @@ def _struct(children: Mapping[str, pa.Array]) -> pa.Array:
     return pa.StructArray.from_arrays(list(children.values()), list(children), mask=mask)
 
 
-def _has_few(sample: pa.Array) -> bool:
+def has_few_values(array: pa.Array) -> bool:
+    """Whether the first rows have few distinct values."""
+    sample = array.slice(0, SAMPLE)
     return bool(pc.count_distinct(sample).as_py() * _FEW <= len(sample))
 
 

@@ -19,7 +19,13 @@ from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT, format_instant
 from tidemill.raw.accept.catch_up import ensure_runs, rebuild_runs
 from tidemill.raw.accept.slice_clocks import Passing, SliceClocks, recorded
-from tidemill.raw.batch_removal import clocks_left, progress_left, quarantined_rows, remove_batches
+from tidemill.raw.batch_removal import (
+    clocks_left,
+    progress_left,
+    quarantined_rows,
+    readings_left,
+    remove_batches,
+)
 from tidemill.raw.expiry import slices_expired
 from tidemill.raw.quarantine import REPLAY
 from tidemill.raw.watermark import TimeRules
@@ -285,7 +291,9 @@ def retract(warehouse: Warehouse, acceptor: Callable[[str], Acceptor], plan: Ret
     plan = plan_retraction(warehouse, plan.entry.id, plan.reason, plan.at)
     known = {entry.id: entry for entry in warehouse.state.slices(plan.entry.slice.stream)}
     again = [known[name] for name in plan.again]
-    line = line_of(0, plan.entry, plan.reason, plan.at, plan.undone, again)
+    raw = Table.existing(layout.raw(warehouse.root, plan.entry.slice.stream))
+    readings = readings_left(raw, plan.undone) if raw is not None and again else {}
+    line = line_of(0, plan.entry, plan.reason, plan.at, plan.undone, again, readings)
     line = RetractionLog(warehouse.root).append(warehouse.state, line)
     _carry_out(warehouse, acceptor, line)
     return Retracted(plan, line.act)

@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.formats.declared_columns import RawColumns
+from tidemill.model.errors import DamageError
 from tidemill.model.time import format_instant
 from tidemill.raw.footers import declared_by
 from tidemill.storage import layout
@@ -75,7 +76,7 @@ def show_columns(raw: Table, columns: RawColumns, now: int = 0) -> None:
     """Add the declared columns to the schema of the table, except those that a part has in another type: in
     Delta a column has one type. They are added once the part is rewritten."""
     if not shows_all(raw, columns):
-        hidden = _retyped(raw, columns)
+        hidden = retyped(raw.snapshot(), raw.schema, columns)
         raw.reshape(_schema(raw, [one for one in columns.fields if one.name not in hidden]), now)
 
 
@@ -88,12 +89,19 @@ def _schema(raw: Table, fields: Sequence[pa.Field]) -> pa.Schema:
     return pa.schema([*head, *RAW, *fields])
 
 
-def _retyped(raw: Table, columns: RawColumns) -> set[str]:
-    """Columns that some part has in another type; names are compared without case."""
+def retyped(snapshot: Snapshot, schema: pa.Schema, columns: RawColumns) -> set[str]:
+    """Columns that some part has in another type; names are compared without case. A part that cannot be read
+    has what the `schema` of the table shows, and may have all else in another type."""
     fields = {one.name.lower(): one for one in columns.fields}
+    shown = {one.name: one.type for one in schema}
     found: set[str] = set()
-    for path in raw.snapshot().paths([part for part in raw.snapshot().parts if part.rows]):
-        declaration = declared_by(read_footer(path))
+    for path in snapshot.paths([part for part in snapshot.parts if part.rows]):
+        try:
+            declaration = declared_by(read_footer(path))
+        except DamageError:  # the table must open all the same: repair removes the part
+            declared = stored_schema(pa.schema(columns.fields), ())
+            found |= {one.name for one in declared if shown.get(one.name) != one.type}
+            continue
         for there in declaration.fields if declaration is not None and declaration.id != columns.id else ():
             field = fields.get(there.name.lower())
             if field is not None and (field.name != there.name or field.type != there.type):

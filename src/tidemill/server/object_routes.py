@@ -192,7 +192,10 @@ def _metadata(fields: Mapping[str, object]) -> str | None:
 
 def _located(service: Service, location: str) -> Path:
     """The file itself, with links resolved. Files outside of the allowed folders look like missing ones."""
-    parts = urlsplit(location)
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        raise InputError("location is not an address", where="location", hint=_HINT) from None
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise InputError("location is on another machine", where="location", hint=_HINT)

@@ -114,6 +114,16 @@ def damaged(warehouse: Path) -> Path:
     return warehouse / "_damaged"
 
 
+def damage_reason(path: Path) -> Path:
+    """The note beside a file that was set aside; of a file that was missing there is nothing else."""
+    return path.with_name(f"{path.name}.damage.json")
+
+
+def was_set_aside(warehouse: Path, name: str) -> bool:
+    path = damaged(warehouse) / name
+    return path.exists() or damage_reason(path).exists()
+
+
 def relative_name(path: Path) -> str:
     """The name, relative to its warehouse, of a file of a kind that is always found at one depth."""
     depth = 5 if path.parent.name == _OPEN else _DEPTH.get(path.name) or _DEPTH.get(path.suffix)

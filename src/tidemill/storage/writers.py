@@ -78,7 +78,7 @@ def csv_file(target: Target, schema: pa.Schema) -> Iterator[Write]:
         if pa.types.is_nested(field.type):
             raise InputError(
                 f"column {field.name!r} holds lists, which CSV cannot represent",
-                hint="ask for rows and not for series, or use parquet or arrow",
+                hint="leave it out (of a query: FORMAT series), or use parquet or arrow",
             )
     shown = pa.schema(
         [pa.field(f.name, pa.string() if pa.types.is_timestamp(f.type) else f.type) for f in schema]

@@ -58,7 +58,7 @@ def facts(datasets: Datasets) -> Facts:
     tile, other = TileKey("5s", START + 3 * HOUR), TileKey("5s", START + 9 * HOUR)
     before, after = TileState(tile, "a" * 64, 1, "p", 3), TileState(tile, "b" * 64, 2, "q", 4)
     same = TileState(other, "c" * 64, 1, "p", 5)
-    moved = replace(same, part="q")  # to another file, which does not make it another tile
+    moved = same._replace(part="q")  # to another file, which does not make it another tile
     hour = START + 3 * HOUR
     return Facts(
         span=Interval(START, START + DAY),

@@ -34,10 +34,9 @@ from tidemill.outputs.datasets.catalog import datasets_of, open_dataset
 from tidemill.outputs.datasets.dataset import (
     FIRST_LAYOUT,
     clean_temporaries,
-    columns_name,
+    columns_of_file,
     layout_of,
     read_dataset,
-    read_schema,
     stored_metadata,
 )
 from tidemill.outputs.datasets.kernel import BuildUnit, BuiltWindow, Sizes, WindowUnit, build_windows
@@ -169,7 +168,7 @@ def test_a_window_holds_the_rows_of_its_slices_and_its_span_and_no_others(tmp_pa
         bytes=(tmp_path / "w" / dataset.file).stat().st_size,
         file="datasets/weather/aggregation/20240115T100000Z_1h/r1.arrow",
         sealed=2,
-        columns=columns_name(read_schema(tmp_path / "w" / dataset.file)),
+        columns=columns_of_file(tmp_path / "w", dataset.file),
     )
     assert read_dataset(tmp_path / "w", dataset.file) == as_read(dataset)
 

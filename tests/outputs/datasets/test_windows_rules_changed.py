@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.outputs.datasets.conftest import NewStations, Stations, instant
 
+from tidemill.mill import recover
 from tidemill.model.windows import Phase
 
 
@@ -70,6 +71,24 @@ def test_stricter_rules_withdraw_what_they_do_not_allow(new_stations: NewStation
     assert verified(stations) == []
 
 
+def test_a_dataset_that_stricter_rules_withdrew_is_not_back_after_recover(new_stations: NewStations) -> None:
+    stations = new_stations(allow_incomplete_windows=True)
+    stations.land("a", "10:00", "10:20")
+    stations.tick()
+    declare(stations, "allow_incomplete_windows: true", "allow_incomplete_windows: false")
+    stations.tick()
+    before, _ = stations.window("10:00")
+    for path in (stations.root / "warehouse").glob("state.db*"):
+        path.unlink()
+    recover(stations.root, spark=stations.spark, clock=stations.clock)
+    window, _ = stations.window("10:00")
+    assert (window.phase, window.reason, window.file) == (before.phase, before.reason, before.file)
+    assert (window.phase, window.reason, window.file) == (Phase.WAITING, "coverage", None)
+    with stations.open() as mill:
+        assert mill.events()[-1][1]["type"] == "tidemill.dataset.withdrawn"
+    assert verified(stations) == []
+
+
 def test_a_seal_goes_with_the_rules_that_it_was_made_by(new_stations: NewStations) -> None:
     stations = new_stations(gap_tolerance="10m")
     stations.land("a", "10:00", "10:55")
@@ -130,3 +149,32 @@ def test_what_stays_declared_is_not_built_again(new_stations: NewStations) -> No
     with stations.open() as mill:
         story = mill.windows.window("stations", instant("10:00"))
     assert [one.revision for one in story.revisions] == [1]
+
+
+@pytest.mark.parametrize("kind", ["any", "object"])  # text, too, but of JSON
+def test_a_column_of_text_that_becomes_json_is_in_every_dataset(new_stations: NewStations, kind: str) -> None:
+    stations = new_stations()
+    stations.land("a", "10:00", "11:00")
+    stations.tick()
+    assert stations.dataset("10:00").column("station").to_pylist() == ["a"]
+    declare(stations, "      station: string\n", f"      station: {kind}\n")
+    assert steps(stations) == [("build", "columns")]
+    stations.tick()
+    assert stations.dataset("10:00").column("station").to_pylist() == ['"a"' if kind == "any" else None]
+    assert state(stations) == (Phase.BUILT, 2, 1)
+    assert verified(stations) == []
+
+
+def test_timestamps_of_another_zone_are_in_every_dataset(new_stations: NewStations) -> None:
+    stations = new_stations()
+    declare(stations, "      station: string\n", "      station: string\n      booked: timestamp\n")
+    declare(stations, "type: iso8601", "type: iso8601, timezone: UTC")
+    with stations.open() as mill:
+        row = b'{"id": "e", "at": "2024-01-01T10:00:00Z", "booked": "2024-01-01T09:00:00"}\n'
+        mill.land("stations", row, format="ndjson", start=instant("10:00"), end=instant("11:00"))
+    stations.tick()
+    assert stations.dataset("10:00").column("booked").cast("int64").to_pylist() == [instant("09:00")]
+    declare(stations, "timezone: UTC", "timezone: Europe/Paris")
+    stations.tick()
+    assert stations.dataset("10:00").column("booked").cast("int64").to_pylist() == [instant("08:00")]
+    assert verified(stations) == []

@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemill import Mill
-from tidemill.model.time import DAY, format_instant, from_datetime, parse_instant
+from tidemill.model.time import DAY, HOUR, format_instant, from_datetime, parse_instant
 from tidemill.storage import layout
 
 PROJECT = """
@@ -91,6 +91,42 @@ COUNTER = "c: {kind: counter, dimensions: [code]}"
 
 def day(number: int) -> int:
     return parse_instant("2024-01-01T00:00:00Z") + (number - 1) * DAY
+
+
+STATES = "states: {kind: state, object: api, state: code}"
+
+
+def test_slices_that_only_changed_states_leave_the_tiles_with_them(tmp_path: Path) -> None:
+    """A late slice changes the state that a later event found, in a tile where it has no rows."""
+    declarations = [f"{{{STATES}, {COUNTER}}}", f"{{{COUNTER}}}", f"{{{STATES}, {COUNTER}}}"]
+    for number, metrics in enumerate(declarations):
+        (tmp_path / "tidemill.yaml").write_text(PROJECT.format(metrics=metrics, n="integer"))
+        with Mill.open(tmp_path) as mill:
+            for hour in (10, 9) if not number else ():
+                event = {"id": str(hour), "at": f"2024-01-01T{hour:02}:00:00Z", "api": "x", "code": hour}
+                mill.land("s", json.dumps(event).encode())
+                mill.tick()
+            mill.tick()
+            first, last = (mill.state.base_tiles("s", [day(1) + hour * HOUR])[0] for hour in (9, 10))
+            assert (len(first.desired), len(last.desired)) == (1, 1 if number == 1 else 2)
+            assert (first.desired, last.desired) == (first.observed, last.observed)
+            assert mill.verify().findings == []
+
+
+def test_verify_names_what_makes_a_tile_right_that_no_slice_is_in(tmp_path: Path) -> None:
+    """As former versions left it, once the metric was removed."""
+    declared(tmp_path, f"{{{STATES}, {COUNTER}}}", "SELECT count FROM s.c")
+    with Mill.open(tmp_path) as mill:
+        late = {"id": "late", "at": "2023-12-31T00:00:00Z", "api": "x", "code": 3}
+        added = mill.land("s", json.dumps(late).encode()).entry.id
+        mill.tick()
+        mill.state.touch_tiles("s", {day(1) - DAY: frozenset([mill.ledger()[-1].id])})
+        mill.tick()
+        (found, *_above) = mill.verify().findings
+        assert (found.what, found.remedy) == ("tile", "tidemill rebuild s --rollups")
+        assert added != mill.ledger()[-1].id
+        mill.remake.rollups("s", None, None)
+        assert mill.verify().findings == []
 
 
 def seen(number: int, api: str, obj: str, state: str) -> bytes:

@@ -6,11 +6,15 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidemill.config import Stream
+from tidemill.engine.jobs import spread
 from tidemill.model.levels import BASE, BY_NAME
 from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, HOUR, SECOND
@@ -20,7 +24,7 @@ from tidemill.outputs.rollups.compaction import FAN_IN, LARGE, crowded_parts
 from tidemill.outputs.rollups.kernel import CarryUnit, carry
 from tidemill.outputs.rollups.rows import read_tiles
 from tidemill.outputs.rollups.spec import spec_for
-from tidemill.outputs.rollups.tile_parts import Tile, TilePart, TilesFooter, write_tiles
+from tidemill.outputs.rollups.tile_parts import Tile, TilePart, TilesFooter, cut_by_weight, write_tiles
 from tidemill.storage.tables.parts import read_footer
 from tidemill.storage.tables.snapshot import Part
 
@@ -88,6 +92,18 @@ def test_a_level_is_cut_at_the_borders_of_tiles(tmp_path: Path, monkeypatch: pyt
         assert starts == {each.start for each in part.tiles}
         assert part.part.rows == sum(each.rows for each in part.tiles) <= 120
     assert read(parts) == {name: table.to_pylist() for name, table in cells(times).items()}
+
+
+def test_a_tile_of_much_weight_is_alone() -> None:
+    weights = np.array([40, 40, 40, 900, 0, 30, 70, 100, 10], np.int64)
+    found = [weights[run].tolist() for run in cut_by_weight(weights, 6)]
+    assert found == [[40, 40, 40], [900], [0], [30], [70], [100, 10]]
+
+
+@given(weights=st.lists(st.integers(0, 1000), min_size=1), most=st.integers(1, 20))
+def test_tiles_are_cut_where_units_of_work_would_be(weights: list[int], most: int) -> None:
+    found = [list(range(run.start, run.stop)) for run in cut_by_weight(np.array(weights, np.int64), most)]
+    assert found == spread(weights, most)
 
 
 def test_what_leaves_a_part_leaves_the_others_as_they_were(tmp_path: Path) -> None:

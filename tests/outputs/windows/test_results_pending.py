@@ -142,3 +142,20 @@ def test_results_that_follow_datasets_wait_for_those_and_not_for_raw(tmp_path: P
         story.land(c="10:02:00")  # too late for the dataset of its window, which is final
         story.mill.run_until_idle()
         assert (story.counted(), story.whats()) == ([1], [])
+
+
+def test_results_of_the_first_and_last_rows_of_all_time_can_be_read(tmp_path: Path) -> None:
+    """Their windows begin before the year 1 and end after 9999, which Python cannot show."""
+    far = CONFIG.replace("identity: id", "identity: id\n    skew: {past: null, future: null}")
+    story = Story(tmp_path, far.replace("size: 10m", "size: 7h"))
+    lines = b'{"id": "a", "at": "0001-01-01T00:00:00Z"}\n{"id": "b", "at": "9999-12-31T23:59:59.999999Z"}\n'
+    with story.mill:
+        story.mill.land("r", lines, format="ndjson")
+        story.mill.run_until_idle()
+        story.mill.flush()
+        found = story.mill.results("r", "tens").to_pylist()
+    assert [f"{one['start']:%m-%dT%H:%M:%S} {one['n']}" for one in found] == [
+        "01-01T00:00:00 1",
+        "12-31T18:00:00 1",
+    ]
+    assert found[1]["end"].year == 9999

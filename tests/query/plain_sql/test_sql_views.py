@@ -77,7 +77,12 @@ def test_columns_that_are_not_made_yet_are_named(copied):
         (missing,) = changed.sql("SELECT 1 FROM raw.orders", all_tenants=True).completeness["orders"].missing
         assert missing.why == "not_built"
         assert f"columns of {len(ORDERS)} rows" in missing.detail
+        early = changed.sql("SELECT count(*) AS n, count(added) AS a FROM raw.orders", all_tenants=True)
+        assert early.table.to_pylist() == [{"n": len(ORDERS), "a": 0}]
+        assert [one.why for one in early.completeness["orders"].missing] == ["not_built"]
+        columns = changed.sql_views()["raw.orders"]
         changed.run_until_idle()
+        assert sorted(changed.sql_views()["raw.orders"]) == sorted(columns)
         answer = changed.sql("SELECT count(*) AS n, count(added) AS a FROM raw.orders", all_tenants=True)
         assert answer.completeness["orders"].missing == ()
         assert answer.table.to_pylist() == [{"n": len(ORDERS), "a": 0}]

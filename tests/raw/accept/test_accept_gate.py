@@ -19,6 +19,7 @@ from tests.support.hypothesis_settings import examples
 from tidemill.formats.arrays import Words
 from tidemill.formats.decide import content_hash, parse
 from tidemill.formats.key_runs import hash_keys, key_ranges
+from tidemill.raw.accept import gate as gate_module
 from tidemill.raw.accept import run_files
 from tidemill.raw.accept import stage as stage_module
 from tidemill.raw.accept.gate import CONFLICT, DUPLICATE, GateUnit, KeyedChunk, gate
@@ -42,9 +43,11 @@ from tidemill.storage.tables.parts import FOOTER_KEY
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_blocks() -> Iterator[None]:
-    """So that a run of a few rows has several."""
+    """So that a run of a few rows has several, and a sieve, and keys are decided a few at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_files, "BLOCK", 3)
+        patch.setattr(run_files, "SIEVED", 2)
+        patch.setattr(gate_module, "STEP", 4)
         yield
 
 
@@ -123,11 +126,9 @@ class Story:
                 "content": pa.array([r.content for r in records], pa.uint64()),
             }
         )
-        columns = self.folder / f"{number}-{index}.columns"
         keys = self.folder / f"{number}-{index}.keys"
-        write_ipc(columns, table)
         write_ipc(keys, stage_module._sorted_keys(table))
-        return KeyedChunk(self.seq, 1 + self.gap, str(columns), str(keys))
+        return KeyedChunk(self.seq, 1 + self.gap, str(keys))
 
     def _gate(self, number: int, chunks: Sequence[KeyedChunk]) -> dict[tuple[int, int], tuple[object, ...]]:
         found: dict[tuple[int, int], tuple[object, ...]] = {}

@@ -210,7 +210,7 @@ def test_what_was_built_with_it_before_a_retraction_follows_it(state: State) -> 
     assert (built.seq, built.observed) == (3, True)
     rows = state.dump()["window_slices"]
     assert [(row["slice"], row["observed"]) for row in rows] == [(name_of(2), 2)]
-    state.apply_tiles("requests", 2, [replace(build_of(0, [], 2), part=None, rows=0)])
+    state.apply_tiles("requests", 2, [build_of(0, [], 2)._replace(part=None, rows=0)])
     assert state.stale_tiles("requests") == []
     assert state.dump()["tile_slices"] == []
 

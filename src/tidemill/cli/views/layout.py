@@ -107,6 +107,7 @@ def pairs_table(title: str, pairs: Sequence[tuple[str, Text]]) -> Table:
     table = Table(
         title=Text(title, style="bold"),
         title_justify="left",
+        min_width=len(title),
         box=box.SIMPLE,
         show_header=False,
         pad_edge=False,

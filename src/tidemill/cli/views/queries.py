@@ -24,7 +24,7 @@ from tidemill.cli.views.layout import (
     many,
     pairs_table,
 )
-from tidemill.model.time import format_instant
+from tidemill.model.time import format_instant, open_span
 from tidemill.pipeline.documents.search import spelled
 from tidemill.pipeline.documents.sql import value as spelled_value
 
@@ -251,7 +251,7 @@ def _counts_as(event: Mapping[str, object]) -> str:
 def composition(of: Cell) -> View:
     """What one row of an answer is made of."""
     values = [(name, Text(escaped(cell(value)))) for name, value in (*of.group.items(), *of.values.items())]
-    yield pairs_table(f"{of.answer.stream}.{of.answer.metric} {of.span}", values)
+    yield pairs_table(f"{of.answer.stream}.{of.answer.metric} {open_span(of.span) or of.span}", values)
     yield line("read from ", ", ".join(str(piece) for piece in of.pieces) or "nothing")
     slices = listing("slice", "arrived", "events", "late", "name", right=("events", "late"))
     for one in of.slices:

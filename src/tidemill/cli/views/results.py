@@ -117,6 +117,14 @@ def refreshed_words(done: Sequence[WindowRefresh]) -> Iterator[str]:
             yield f"{many(one.withdrawn, 'result')} of {escaped(one.window)} withdrawn"
 
 
+def rebuilt(stream: str, done: WindowRefresh) -> View:
+    words = "; ".join(refreshed_words([done]))
+    if words:
+        yield line("rebuilt ", (stream, "bold"), f": {words}")
+    else:
+        yield line(f"nothing to rebuild: no result of {escaped(done.window)} is damaged")
+
+
 def flushed(done: Flushed) -> View:
     parts = {stream: words for stream, of in done.items() if (words := "; ".join(refreshed_words(of)))}
     for stream, words in parts.items():

@@ -19,6 +19,7 @@ from numba import njit
 from tidemill.config.gateway import Requests
 from tidemill.formats.bodies.limits import FITS, beyond, check_events, survey
 from tidemill.formats.byte_access import byte_at, copy_bytes
+from tidemill.formats.compiled import walk
 from tidemill.formats.json_core import (
     CLOSE_BRACKET,
     COMMA,
@@ -151,7 +152,7 @@ def _check_utf8(text: bytes) -> None:
         ) from None
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _without_blanks(b: Bytes, out: Bytes) -> int:
     """Copy the lines that are not blank, with their line ends; the number of bytes."""
     n = s = 0

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from numba import njit
-
 from tidemill.config.gateway import Requests
 from tidemill.formats.byte_access import byte_at
+from tidemill.formats.compiled import walk
 from tidemill.formats.json_core import (
     QUOTE,
     TOO_DEEP,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 FITS: Final = 0  # neither TOO_DEEP nor TOO_LONG
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _measured(b: Bytes, start: int, end: int) -> tuple[int, int]:
     """The depth of a record, and the size of its longest string before unescaping; it need not be JSON."""
     depth = deepest = longest = 0
@@ -51,7 +50,7 @@ def _measured(b: Bytes, start: int, end: int) -> tuple[int, int]:
     return deepest, longest
 
 
-@njit(cache=True, nogil=True)
+@walk
 def survey(b: Bytes, line_ends: Ints, max_depth: int, max_text: int) -> tuple[int, int, int]:
     """The number of blank lines; and the first record beyond a limit: its position among the others, and
     which limit.

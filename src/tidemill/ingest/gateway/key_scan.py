@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 
 from tidemill.formats.byte_access import byte_at
+from tidemill.formats.compiled import walk
 from tidemill.formats.json_core import (
     CLOSE_BRACE,
     COLON,
@@ -40,7 +41,7 @@ _SEED = np.uint64(14695981039346656037)
 _PRIME = np.uint64(1099511628211)
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _hashed(b: Bytes, start: int, end: int, seed: np.uint64) -> np.uint64:
     found = seed
     for p in range(start, end):
@@ -48,7 +49,7 @@ def _hashed(b: Bytes, start: int, end: int, seed: np.uint64) -> np.uint64:
     return (found ^ np.uint64(0x1F)) * _PRIME  # so that ("a", "bc") and ("ab", "c") differ
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _plain_value(b: Bytes, p: int, end: int, or_number: bool) -> tuple[int, int]:
     """Where a string without escapes begins and ends, without its quotes, or an integer; -1 if something else
     is there."""
@@ -62,7 +63,7 @@ def _plain_value(b: Bytes, p: int, end: int, or_number: bool) -> tuple[int, int]
     return -1, p
 
 
-@njit(cache=True, nogil=True)
+@walk
 def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, np.uint64]:
     """Of one line: what was found, and its hash."""
     id_start = id_end = tenant_start = tenant_end = -1
@@ -107,7 +108,7 @@ def _line(b: Bytes, p: int, end: int, id_: Bytes, tenant: Bytes) -> tuple[int, n
     return FOUND, _hashed(b, id_start, id_end, found)
 
 
-@njit(cache=True, nogil=True)
+@walk
 def scan_keys(b: Bytes, ends: Ints, id_: Bytes, tenant: Bytes, what: Bytes, hashes: Words) -> int:
     """Fill in what each line holds; how many lines there are. `ends` are where they end, in order; `tenant`
     is empty if it is not a column."""

@@ -223,13 +223,17 @@ class Builders:
         snapshot = self.dataset_builders.raw(name)
         whole = Interval(min(b.key.interval.start for b in builds), max(b.key.interval.end for b in builds))
         near = _selected(snapshot, whole)
-        windows, read = [], {}
+        paths = snapshot.paths(near) if snapshot is not None else []
+        windows, read = [], dict[str, int]()
         for build in builds:
-            span = build.key.interval
-            parts = [part for part in near if part.may_hold("event_time", span.start, span.end - 1)]
-            read.update({part.path: part.size for part in parts})
-            paths = snapshot.paths(parts) if snapshot is not None else []
-            windows.append(WindowUnit(build, paths))
+            start, end = build.key.start, build.key.end
+            raw = {
+                path: part.size
+                for part, path in zip(near, paths, strict=True)
+                if part.may_hold("event_time", start, end - 1)
+            }
+            read |= raw
+            windows.append(WindowUnit(build, list(raw)))
         stream, warehouse = self.dataset_builders.streams[name], str(self.dataset_builders.warehouse)
         unit = BuildUnit(stream, warehouse, windows, recent=self._recent)
         return unit, sum(read.values())
@@ -374,6 +378,7 @@ class LeaseWatch:
         """Of the windows being built, those whose leases are void, with the end of each lease as observed; a
         lease that is renewed meanwhile stays valid."""
         at, seen, void = self._timer(), dict[WindowKey, tuple[_Lease, int]](), dict[WindowKey, int]()
+        alive: dict[str, bool | None] = {}  # a builder leases many windows
         for window in held:
             if window.owner is None or window.lease_until is None:
                 continue
@@ -381,13 +386,10 @@ class LeaseWatch:
             known = self._seen.get(window.key)
             since = known[1] if known is not None and known[0] == lease else at
             seen[window.key] = (lease, since)
-            if self._is_void(*lease, now, unchanged=at - since):
+            if window.owner not in alive:
+                alive[window.owner] = is_alive(self._warehouse, window.owner)
+            is_over = alive[window.owner] is None and window.lease_until <= now
+            if alive[window.owner] is False or at - since >= self._lease or is_over:
                 void[window.key] = window.lease_until
         self._seen = seen
         return void
-
-    def _is_void(self, owner: str, until: int, now: int, *, unchanged: int) -> bool:
-        alive = is_alive(self._warehouse, owner)
-        if alive is False or unchanged >= self._lease:
-            return True
-        return alive is None and until <= now

@@ -11,6 +11,7 @@ import os
 import re
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -51,12 +52,7 @@ def checksum_of(path: Path) -> FileChecksum:
     """The checksum of a file, which is read piece by piece."""
     with path.open("rb") as file:
         digits = _digits(file)
-        found = 0
-        for at in digits:
-            found = zlib.crc32(UNSET.encode(), _summed(file, at - file.tell(), found))
-            file.seek(at + len(UNSET))
-        found = _summed(file, None, found)
-    return FileChecksum(_text(found), tuple(digits.values()))
+        return FileChecksum(_text(_summed_without(file, digits)), tuple(digits.values()))
 
 
 def stored_checksum(path: Path) -> str | None:
@@ -67,16 +63,26 @@ def stored_checksum(path: Path) -> str | None:
 
 def enter_checksum(path: Path) -> str:
     """Enter the checksum in a file that was just written, and return it."""
-    summed = checksum_of(path)
     with path.open("r+b") as file:
-        for at in _digits(file):
+        digits = _digits(file)
+        found = _text(_summed_without(file, digits))
+        for at in digits:
             file.seek(at)
-            file.write(summed.computed.encode())
-    return summed.computed
+            file.write(found.encode())
+    return found
 
 
 def _text(summed: int) -> str:
     return f"{summed:08x}"
+
+
+def _summed_without(file: BinaryIO, digits: Iterable[int]) -> int:
+    """The CRC-32 of a file, from where it begins; the digits at these offsets count as zeros."""
+    found = 0
+    for at in digits:
+        found = zlib.crc32(UNSET.encode(), _summed(file, at - file.tell(), found))
+        file.seek(at + len(UNSET))
+    return _summed(file, None, found)
 
 
 def _summed(file: BinaryIO, length: int | None, before: int) -> int:

@@ -45,6 +45,7 @@ log = logging.getLogger(__name__)
 
 METADATA_KEY: Final = b"tidemill"
 _KIND: Final = "dataset"
+_ZONE: Final = " in "  # precedes the zone of timestamps without an offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,10 @@ def _delta_fields(vector: Vector) -> list[pa.Field]:
     return [pa.field(name, types.get(name, pa.string()), metadata=value[name]) for name in read_from]
 
 
-def columns_name(schema: pa.Schema) -> str:
+def columns_name(schema: pa.Schema, types: Mapping[str, str]) -> str:
     """Identifies the columns of a dataset: equal for the same names, types and units, read from the same
-    columns in the same order. Descriptions do not matter."""
+    columns in the same order, and the same `types` as they are declared, where values depend on more than
+    the type of the column. Descriptions do not matter."""
     text = "\n".join(
         f"{one.name}\t{one.type}\t{one.nullable}"
         + "".join(
@@ -104,17 +106,38 @@ def columns_name(schema: pa.Schema) -> str:
             for key, value in sorted((one.metadata or {}).items())
             if key != b"comment"
         )
+        + _read_as(one.type, types.get(one.name, ""))
         for one in schema
     )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _read_as(kind: pa.DataType, declared: str) -> str:
+    """What the type of a column does not say: that its text is JSON, or the zone of timestamps."""
+    is_json = pa.types.is_string(kind) and declared in ("object", "array", "any")
+    return f"\t{declared}" if is_json or _ZONE in declared else ""
+
+
+def columns_declared(stream: Stream) -> str:
+    """The same for the datasets that would be built now."""
+    return columns_name(dataset_schema(stream), {} if stream.vector is not None else declared_types(stream))
+
+
 def columns_of_file(warehouse: Path, file: str) -> str | None:
     """The same for a dataset in the warehouse; None if it cannot be read."""
+    path = warehouse / file
     try:
-        return columns_name(read_schema(warehouse / file))
+        schema = read_schema(path)
+        return columns_name(schema, _types_in(stored_metadata(path, schema)))
     except StorageError:
         return None
+
+
+def _types_in(footer: Footer) -> dict[str, str]:
+    """The declared types that a file records; of a delta stream none, whose columns have types of their
+    own."""
+    types = fields_in(footer, "schema") if "schema" in footer and "deltas" not in footer else {}
+    return {column: text_in(types, column) for column in types}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +228,8 @@ class Content:
 def declared_types(stream: Stream) -> dict[str, str]:
     """The types of the columns, as they are declared."""
     return {
-        name: declared.type if declared.scale is None else f"{declared.type}({declared.scale})"
+        name: (declared.type if declared.scale is None else f"{declared.type}({declared.scale})")
+        + (f"{_ZONE}{zone}" if (zone := declared_column(stream, name).zone) is not None else "")
         for name, declared in stream.fields.items()
     }
 
@@ -271,7 +295,7 @@ def _dataset(warehouse: Path, file: str, schema: pa.Schema) -> Dataset:
         bytes=size,
         file=file,
         sealed=0 if footer.sealed else None,
-        columns=columns_name(schema),
+        columns=columns_name(schema, {} if footer.deltas is not None else footer.schema),
         deltas=footer.deltas,
     )
 
@@ -337,7 +361,6 @@ def published(
     """The revision that a build gets; and the dataset, if a builder that died had already published it in a
     file or, without rows, among those `recorded`."""
     revision, without_rows = build.revision, {one.revision: one for one in recorded}
-    columns = columns_name(dataset_schema(stream))
     while True:
         file = paths.dataset(build.key, revision)
         has_file = (warehouse / file).exists()
@@ -349,6 +372,7 @@ def published(
             revision += 1
             continue
         same = found.hash == build.desired and (found.sealed is None) == (build.seal is None)
+        columns = columns_declared(stream)
         if same and found.columns == columns and _is_whole(warehouse / found.file):
             return revision, with_checksum(warehouse, replace(found, sealed=build.seal))
         revision += 1
@@ -383,7 +407,7 @@ def write_dataset(
     with ExitStack() as stack:
         temporary, lock = stack.enter_context(_temporary(warehouse, key.stream))
         with storage_errors("write the dataset", temporary):
-            rows = _write(temporary, content, revision, batches)
+            rows, columns = _write(temporary, content, revision, batches)
         assert rows == content.rows, (key, rows, content.rows)
         while True:
             with storage_errors("make durable", temporary):
@@ -395,7 +419,7 @@ def write_dataset(
             if _link(temporary, warehouse / file):
                 failpoint("dataset.after_link")
                 names = tuple(sorted(member.name for member in content.build.members))
-                build, columns = content.build, columns_name(dataset_schema(content.stream))
+                build = content.build
                 return Dataset(
                     key, revision, build.desired, names, rows, size, file, build.seal, columns,
                     content.deltas, checksum,
@@ -410,7 +434,10 @@ def write_dataset(
                 _write(temporary, content, revision, read_batches(source))
 
 
-def _write(temporary: Path, content: Content, revision: int, batches: Iterable[pa.RecordBatch]) -> int:
+def _write(
+    temporary: Path, content: Content, revision: int, batches: Iterable[pa.RecordBatch]
+) -> tuple[int, str]:
+    """Write the rows; how many there were, and what identifies their columns."""
     # One thread: several builders run at once, each on a core.
     options = ipc.IpcWriteOptions(compression=content.layout.compression, use_threads=False)
     schema, rows = content.schema(revision), 0
@@ -418,7 +445,7 @@ def _write(temporary: Path, content: Content, revision: int, batches: Iterable[p
         for batch in batches:
             writer.write_batch(batch)
             rows += batch.num_rows
-    return rows
+    return rows, columns_declared(content.stream)
 
 
 def _link(temporary: Path, target: Path) -> bool:

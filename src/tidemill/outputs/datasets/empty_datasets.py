@@ -31,7 +31,7 @@ from tidemill.outputs.datasets.dataset import (
     LAYOUT,
     METADATA_KEY,
     Content,
-    columns_name,
+    columns_declared,
     dataset_schema,
     declared_types,
     metadata_text,
@@ -103,7 +103,7 @@ class EmptyDatasets:
         stream = contents[0][0].stream
         make_folder(self._folder, top=self._warehouse)
         file, size, summed = self._shared_file(stream)
-        columns = columns_name(dataset_schema(stream))
+        columns = columns_declared(stream)
         with self._locked():
             made = [self._made(content, at, file, size, columns) for content, at in contents]
             made = [replace(one, checksum=summed) for one in made]

@@ -92,7 +92,7 @@ class _Task:
 
 def build_windows(unit: BuildUnit) -> Iterator[BuiltWindow]:
     """Build each window, in order. One that cannot be built gives its error, and the others continue."""
-    parts = RawParts()
+    parts = RawParts() if unit.recent is None else unit.recent.parts
     group: list[_Task] = []
     for window in unit.windows:
         began = time.perf_counter()
@@ -188,7 +188,7 @@ def _write(unit: BuildUnit, task: _Task, rows: _GroupRows, number: int) -> tuple
         found, layout = rows.of_window(number, stack), unit.layout
         misfits = rows.reader.misfits[number]
         content = Content(unit.stream, task.build, found.count, misfits, layout, found.deltas)
-        written = batches(found.runs, dataset_schema(unit.stream), unit.step, layout.least_rows)
+        written = batches(found.runs, rows.schema, unit.step, layout.least_rows)
         return write_dataset(warehouse_path(unit.warehouse), content, task.revision, written)
 
 
@@ -215,6 +215,7 @@ class _GroupRows:
         self._are_deltas = unit.stream.kind == "delta"
         scope = window_scope([task.build for task in group])
         self.reader = WindowRowReader(unit.stream, scope, unit.sizes.batch, unit.recent)
+        self.schema = dataset_schema(unit.stream)  # of the datasets
         self._spill: Spill | None = None
         warehouse = warehouse_path(unit.warehouse)
         pieces = sorted({piece for task in group for piece in task.pieces}, key=_position)

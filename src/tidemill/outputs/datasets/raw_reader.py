@@ -57,6 +57,7 @@ class Recent:
     the same row groups. Builders of one process share it; in another process it keeps nothing."""
 
     def __init__(self, limit: int) -> None:
+        self.parts = RawParts()
         self._limit = limit  # bytes
         self._kept: dict[RowPiece, Future[pa.Table]] = {}
         self._guard = threading.Lock()
@@ -91,7 +92,7 @@ class Recent:
 
 
 class RawParts:
-    """The row groups of raw parts; each footer is read once."""
+    """The row groups of raw parts; each footer is read once (or twice, by two threads at once)."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[RowPiece, ...]] = {}

@@ -15,7 +15,7 @@ from tidemill.config import Stream
 from tidemill.model.slices import set_hash
 from tidemill.model.time import DAY, MAX_INSTANT, SECOND, Interval, align, format_instant
 from tidemill.model.windows import Evaluation, Member, Undecided, Window
-from tidemill.outputs.datasets.dataset import columns_name, dataset_schema
+from tidemill.outputs.datasets.dataset import columns_declared
 from tidemill.outputs.datasets.pending_slices import NOTHING_PENDING, PendingSlices, pending_detail
 
 CUTOFF: Final = "cutoff"
@@ -100,7 +100,7 @@ def rules_of(stream: Stream, gone: Mapping[str, int] | None = None) -> WindowRul
         gap_tolerance=stream.hole,
         coverage=stream.coverage,
         max_lateness=stream.late_slices.max_lateness or 0,
-        columns=columns_name(dataset_schema(stream)),
+        columns=columns_declared(stream),
         future=stream.skew.future if stream.in_event_time else 0,
         raw_from=(gone or {}).get("raw"),
         kept_from=(gone or {}).get("datasets"),
@@ -268,6 +268,7 @@ def _evaluate(
     window: Window, members: Sequence[Member], rules: WindowRules, now: int, pending: PendingSlices
 ) -> Evaluation:
     interval, changed = window.key.interval, has_other_rules(window, rules)
+    unsure = changed or window.rules is None  # `recover` finds a dataset, not whether it was withdrawn
     sealed = window.sealed
     if changed and sealed is not None:
         sealed = sealed if _still_seals(interval, members, rules, sealed) else None
@@ -294,7 +295,7 @@ def _evaluate(
         seal=seal_of(interval, used, rules) if seals else None,
         withdraw=not state.ready
         and not keeps_waiting
-        and (_lost(window, members) or (window.file is not None and (changed or state.reason == WATERMARK))),
+        and (_lost(window, members) or (window.file is not None and (unsure or state.reason == WATERMARK))),
         rules=window.rules if keeps_waiting and window.file is not None else rules.name,
         reshape=reshape,
         unseal=sealed is None and window.sealed is not None and not keeps_waiting,

@@ -20,7 +20,7 @@ from tidemill.model.slices import SliceEntry, SliceStatus, contribution_of, set_
 from tidemill.model.time import align
 from tidemill.model.windows import Build, Dataset, Evaluation, Member, Window, WindowKey
 from tidemill.outputs.datasets.catalog import dataset_of
-from tidemill.outputs.datasets.dataset import Layout, columns_name, dataset_schema, layout_of
+from tidemill.outputs.datasets.dataset import Layout, columns_declared, layout_of
 from tidemill.outputs.datasets.kernel import BuildUnit, WindowUnit, build_windows
 from tidemill.outputs.datasets.pending_slices import PendingSlices
 from tidemill.outputs.datasets.rules import (
@@ -58,7 +58,7 @@ def verify_datasets(
 ) -> tuple[int, list[Difference]]:
     """How many datasets were compared with raw, and the differences; those of windows that begin before
     `raw_from`, where raw has expired, are only checked for damage."""
-    known, columns = {entry.id: entry for entry in entries}, columns_name(dataset_schema(stream))
+    known, columns = {entry.id: entry for entry in entries}, columns_declared(stream)
     differences: list[Difference] = []
     good: list[tuple[Window, Dataset]] = []
     compared = 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from tidemill.config.metrics import Kept
+from tidemill.config.metrics import Kept, StateMetric
 from tidemill.model.damage import FileKind
 from tidemill.model.errors import StorageError
 from tidemill.outputs.rollups.observation_runs import ObservationLog
@@ -19,7 +19,10 @@ from tidemill.storage.state.protocol import State
 def history_files(
     warehouse: Path, stream: str, metrics: Mapping[str, Kept], state: State
 ) -> Iterator[StoredFile]:
-    """The log, the observation files that it names, and the admitted keys of limited metrics."""
+    """The log, the observation files that it names, and the admitted keys of limited metrics. None if no such
+    metric is declared any more: then the files are not read, nor made again."""
+    if not any(isinstance(one, StateMetric) or one.max_cardinality is not None for one in metrics.values()):
+        return
     folder = layout.state_history(warehouse, stream)
     path = layout.state_history_log(folder)
     name = layout.relative_name(path)

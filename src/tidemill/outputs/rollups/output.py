@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -146,7 +147,9 @@ class Rollups:
             roller.spec, roller.plan, roller.raw, roller.table, self._warehouse.engine, known, folder
         )
         remove_tree(folder)
-        return Verified(tiles, sealed, [Difference("tile", one.position, one.what) for one in differences])
+        command = f"tidemill rebuild {self._stream.name} --rollups"
+        found = [Difference("tile", one.position, one.what, command) for one in differences]
+        return Verified(tiles, sealed, found)
 
     def _known(
         self,
@@ -183,8 +186,28 @@ class Rollups:
         yield from check_files(files, tally, after)
 
     def recover(self, now: int) -> int:
-        is_there = layout.raw(self._warehouse.root, self._stream.name).is_dir()
-        return self._roller().recall() if is_there else 0
+        if not layout.raw(self._warehouse.root, self._stream.name).is_dir():
+            return 0
+        roller, was_followed = self._roller(), self._was_followed()
+        begins_again = roller.state_history.begins_again(had_log=was_followed)
+        with roller.state_history.beginning_again() if begins_again else nullcontext():
+            found = roller.recall()
+        if begins_again and was_followed:
+            self._start_again(now)
+        return found
+
+    def _was_followed(self) -> bool:
+        """Whether tiles were made for a metric that needs the state history, as it is declared now."""
+        declared, known = declared_metrics(self._stream), self._warehouse.declarations.of(self._stream.name)
+        return bool(known) and any(known[-1].metrics.get(name) == declared[name] for name in self._in_order())
+
+    def _in_order(self) -> set[str]:
+        """Metrics that depend on the order of events: those of states, and with a limit on their keys."""
+        return {
+            metric.name
+            for metric in self._roller().spec.metrics
+            if metric.following is not None or metric.limit is not None
+        }
 
     def rebuild(self, span: Interval | None, now: int) -> RolledUp:
         roller, reach = self._roller(), span or EVER
@@ -202,6 +225,12 @@ class Rollups:
             key = tile.key
             what = f"the {key.level} tiles from {format_instant(key.start)} on, where raw is gone for them"
             lost.setdefault(whole if whole in files else f"{whole}/{tile.part}", what)
+        seal = self._warehouse.expiries.seal(self._stream.name)
+        if seal is not None:
+            of_history = layout.state_history(self._warehouse.root, self._stream.name)
+            inside = of_history.relative_to(self._warehouse.root).as_posix()
+            what = f"states and admitted keys from before {format_instant(seal)}: raw is gone for them"
+            lost |= {file: what for file in files if file.startswith(f"{inside}/")}
         return lost
 
     def _for_good(self, parts: Collection[str]) -> list[TileState]:
@@ -253,11 +282,29 @@ class Rollups:
             self._warehouse.state.lose_tiles(self._stream.name, parts)
         if table is not None:
             table.leave_out(parts, now)
-            for span in from_raw:
-                self._roller().rebuild(span)
         root = self._warehouse.root
         if layout.in_table(layout.state_history(root, self._stream.name), root, files):
-            self._roller().catch_up()  # makes again what is missing
+            self._start_again(now)
+        if table is not None:
+            for span in from_raw:
+                self._roller().rebuild(span)
+
+    def _start_again(self, now: int) -> None:
+        """Make observations and admitted keys again from raw. Where some of raw has expired, the metrics that
+        need them count from there on, as if they were declared now: answers name the time before as
+        missing."""
+        name, metrics = self._stream.name, declared_metrics(self._stream)
+        seal = self._warehouse.expiries.seal(name)
+        if seal is None:
+            self._roller().catch_up()
+            return
+        in_order = self._in_order()
+        others = {key: metric for key, metric in metrics.items() if key not in in_order}
+        self._warehouse.declarations.built(name, others, seal, now)
+        self._warehouse.declarations.built(name, metrics, seal, now)
+        roller = self._roller()
+        with roller.state_history.beginning_again():
+            roller.rebuild(EVER)
 
     def _from_raw(self, parts: Collection[str]) -> list[Interval]:
         """The spans of tiles in these parts that are made again from raw, because the levels below have

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -61,6 +61,8 @@ class Horizons:
 
     def expired(self, key: TileKey) -> bool:
         """Whether the tile is known but no longer kept: its level has expired there, or it was lost."""
+        if not self.levels and not self.lost:
+            return False
         lost = self.lost.get(key.level, ())
         return self.let_go(key) or any(span.start <= key.start < span.end for span in lost)
 
@@ -112,8 +114,7 @@ class TilePlan:
     whole: list[int] = field(default_factory=list)  # starts of 5s tiles made only from raw
 
 
-@dataclass(frozen=True, slots=True)
-class _Target:
+class _Target(NamedTuple):
     """A tile to be built."""
 
     tile: Tile
@@ -176,7 +177,7 @@ class Planner:
 
     def _is_left(self, tile: BaseTile) -> bool:
         """Whether the batch left everything that the tile lacks."""
-        return self._left.get(tile.state.key.start) == _ids(tile.desired - tile.observed)
+        return self._left.get(tile.state.key.start) == _missing(tile.desired, tile.observed)
 
     def _with_neighbours(self) -> list[BaseTile]:
         """Add tiles that must be made again only because a level between them and a higher one is not
@@ -210,10 +211,8 @@ class Planner:
         again = key.start in self._made_again
         if again and self._horizons.sealed(key):
             raise _cannot_be_made_again(key)
-        missing, gone = tile.desired - tile.observed, tile.observed - tile.desired
-        self._plan.reasons[key] = _reason(tile, missing, gone)
-        made = Tile(key.start, hash_of(tile.desired), 0, self._spec.declared, tile.desired)
-        return self._target(key, made, state, again=again)
+        self._plan.reasons[key] = _reason(tile.desired, tile.observed, is_new=state.hash is None)
+        return self._target(key, hash_of(tile.desired), state, again=again, slices=tile.desired)
 
     def _targets_above(
         self, level: Level, under: Level, changed: Mapping[int, _Target]
@@ -221,7 +220,7 @@ class Planner:
         """A tile can be merged if its old hash equals the hash of the current tiles below it."""
         parents: dict[int, list[int]] = {}
         for start in changed:
-            parents.setdefault(level.tile_of(start), []).append(start)
+            parents.setdefault(start - start % level.tile, []).append(start)
         spans = [Interval(start, start + level.tile) for start in parents]
         known: dict[int, dict[int, TileState]] = {start: {} for start in parents}
         for tile in self._state.tiles(self._spec.stream, under.name, spans):
@@ -242,7 +241,7 @@ class Planner:
         after = before | {start: target.tile.hash for start, target in new.items()}
         changed = sum(1 for start, digest in after.items() if before.get(start) != digest)
         self._plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
-        made = Tile(key.start, tiles_hash(after), 0, self._spec.declared)
+        made = tiles_hash(after)
         grows = old is not None and old.hash == tiles_hash(before)
         first = not known and (old is None or old.hash is None)  # otherwise what it was made of is lost
         if (grows or first) and not any(target.again for target in new.values()):
@@ -266,24 +265,25 @@ class Planner:
     def _target(
         self,
         key: TileKey,
-        made: Tile,
+        made: str,
         old: TileState | None,
         *,
         again: bool,
+        slices: frozenset[str] = frozenset(),
         below: Sequence[tuple[str, int]] = (),
         sealed: Sequence[tuple[str, int]] = (),
     ) -> _Target:
-        """A tile that is not kept still carries what is new to the levels above."""
+        """The tile that will have the hash `made`. One that is not kept still carries what is new to the
+        levels above."""
         part = old.part if old is not None else None
         if part is not None:
             self._plan.replaced.setdefault(part, []).append(key.start)
         kept = not self._horizons.expired(key)
-        if kept:
-            revision = (old.revision if old is not None else 0) + 1
-            made = made._replace(revision=revision)
-        else:
-            self._plan.unkept.append((key, made))
-        return _Target(made, kept, part if not again else None, again, below, sealed)
+        revision = (old.revision if old is not None else 0) + 1 if kept else 0
+        tile = Tile(key.start, made, revision, self._spec.declared, slices)
+        if not kept:
+            self._plan.unkept.append((key, tile))
+        return _Target(tile, kept, part if not again else None, again, below, sealed)
 
     # -- units of work
 
@@ -366,7 +366,7 @@ class Planner:
 
     def _from_raw(self, tile: BaseTile) -> frozenset[str]:
         again = tile.state.key.start in self._made_again
-        return _ids(tile.desired if again else tile.desired - tile.observed)
+        return _ids(tile.desired) if again else _missing(tile.desired, tile.observed)
 
     def _work(self, level: Level, targets: Sequence[_Target]) -> TileWork:
         old: dict[str, list[int]] = {}
@@ -426,7 +426,7 @@ def _grouped(starts: Iterable[int], level: Level) -> dict[int, list[int]]:
     """The starts by the tile of a level that they lie in, in order."""
     found: dict[int, list[int]] = {}
     for start in sorted(starts):
-        found.setdefault(level.tile_of(start), []).append(start)
+        found.setdefault(start - start % level.tile, []).append(start)
     return found
 
 
@@ -441,20 +441,28 @@ def _cannot_be_made_again(key: TileKey) -> StorageError:
     )
 
 
-def _reason(tile: BaseTile, missing: frozenset[str], gone: frozenset[str]) -> str:
-    if tile.state.hash is None:
+@lru_cache(maxsize=1024)
+def _reason(desired: frozenset[str], observed: frozenset[str], *, is_new: bool) -> str:
+    missing, gone = desired - observed, observed - desired
+    if is_new:
         return f"new: {_slices(len(missing))}"
     if gone:
         return f"{_slices(len(gone))} left, {len(missing)} came"
     if not missing:
-        return f"made again of {_slices(len(tile.desired))}"
-    return f"late: {_slices(len(missing))} beside {len(tile.observed)}"
+        return f"made again of {_slices(len(desired))}"
+    return f"late: {_slices(len(missing))} beside {len(observed)}"
 
 
 @lru_cache(maxsize=1024)
 def _ids(names: frozenset[str]) -> frozenset[str]:
     """The ids of slices as rows of raw have them."""
     return frozenset(contribution_of(name)[0] for name in names)
+
+
+@lru_cache(maxsize=1024)
+def _missing(desired: frozenset[str], observed: frozenset[str]) -> frozenset[str]:
+    """The ids of the slices that a tile lacks."""
+    return _ids(desired - observed)
 
 
 def _slices(count: int) -> str:
@@ -464,8 +472,9 @@ def _slices(count: int) -> str:
 def expected_rows(spec: RollupSpec, raw: Snapshot, tiles: Sequence[BaseTile]) -> list[int]:
     """About how many rows the 5s tiles will have, in order: the events in raw, if spread evenly over its
     parts, for each metric; or the rows they have now."""
-    order = np.argsort([tile.state.key.start for tile in tiles], kind="stable")
-    starts = np.array([tiles[i].state.key.start for i in order], np.int64)
+    starts = np.array([tile.state.key.start for tile in tiles], np.int64)
+    order = np.argsort(starts, kind="stable")
+    starts = starts[order]
     change = np.zeros(starts.size + 1)
     for part in raw.parts:
         low, high = part.mins.get("event_time"), part.maxs.get("event_time")
@@ -477,8 +486,10 @@ def expected_rows(spec: RollupSpec, raw: Snapshot, tiles: Sequence[BaseTile]) ->
             change[end] -= density
     events = np.empty(starts.size)
     events[order] = np.cumsum(change[:-1])
-    metrics = max(1, len(spec.metrics))
-    return [max(1, tile.state.rows, int(count * metrics)) for tile, count in zip(tiles, events, strict=True)]
+    made = (events * max(1, len(spec.metrics))).astype(np.int64)
+    rows = np.array([tile.state.rows for tile in tiles], np.int64)
+    least: list[int] = np.maximum(np.maximum(made, rows), 1).tolist()
+    return least
 
 
 def raw_parts(raw: Snapshot, starts: Sequence[int]) -> list[str]:

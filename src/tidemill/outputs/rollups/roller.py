@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidemill.config import Limits, Stream
 from tidemill.engine import Engine
@@ -46,6 +45,8 @@ from tidemill.outputs.rollups.planning import (
 from tidemill.outputs.rollups.spec import rollups_table, show_columns, spec_for
 from tidemill.outputs.rollups.state_history import StateHistory
 from tidemill.outputs.rollups.tile_parts import TilePart, declarations, tile_builds
+from tidemill.raw.recovered_batches import held_facts
+from tidemill.storage import layout
 from tidemill.storage.state.protocol import State, TileBuild
 from tidemill.storage.tables.log import TAKEN_OVER
 from tidemill.storage.tables.snapshot import Part
@@ -63,9 +64,8 @@ DECLARED: Final = "@rollups"
 HorizonsOf = Callable[[], Horizons]
 
 
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """A tile that was built, and why."""
+class Rebuilt(NamedTuple):
+    """A tile that was built, and why. A tuple, since there may be very many."""
 
     key: TileKey
     revision: int
@@ -100,6 +100,12 @@ def tap_for(stream: Stream) -> Tap | None:
     return Tap(spec) if spec.metrics else None
 
 
+def tiles_held(path: str) -> Iterator[tuple[int, frozenset[str]]]:
+    """A kernel: for the 5s tiles in which a part of raw has rows, the slices of the rows."""
+    for facts in held_facts(path):
+        yield from facts.tiles.items()
+
+
 class Roller:
     """Rollups of one stream."""
 
@@ -113,6 +119,7 @@ class Roller:
         raw: Table,
         horizons: HorizonsOf = Horizons,
     ) -> None:
+        self.warehouse = warehouse
         self.stream = stream
         self.engine = engine
         self.state = state
@@ -199,8 +206,8 @@ class Roller:
         if touched is None:
             return None
         none: frozenset[str] = frozenset()
-        both = {start: tiles.get(start, none) | touched.get(start, none) for start in {*tiles, *touched}}
-        return Fresh(both, folder)
+        more = {start: tiles.get(start, none) | ids for start, ids in touched.items()}
+        return Fresh({**tiles, **more}, folder)
 
     @property
     def declared_before(self) -> str | None:
@@ -236,6 +243,7 @@ class Roller:
         name, horizons = self.stream.name, self.horizons()
         if self._current or self.state.checkpoints(name).get(DECLARED) == self.spec.declared:
             return []
+        self._join_states()
         made = declarations(self.table)
         found = []
         for tile in self.state.tiles(name, BASE.name) if made else ():
@@ -245,12 +253,40 @@ class Roller:
                 found.append(tile.key.start)
         return self.state.base_tiles(name, found)
 
+    def _join_states(self) -> None:
+        """A slice changes the tiles in which it has rows, and those in which it changes states. Which these
+        are depends on the metrics: bring the desired sets in line with those declared now."""
+        name, horizons = self.stream.name, self.horizons()
+        if not layout.state_history(self.warehouse, name).is_dir():
+            return
+        touched = self.state_history.touched if self.state_history.needed else {}
+        paths = self.raw.snapshot().paths()
+        found = self.engine.run(tiles_held, paths, "slices of tiles", file_bytes(paths))
+        holding: dict[int, set[str]] = {}
+        for start, slices in (*found, *touched.items()):
+            holding.setdefault(start, set()).update(slices)
+        bare = {entry.name: entry.id for entry in self.state.slices(name)}
+        starts = [t.key.start for t in self.state.tiles(name, BASE.name) if not horizons.sealed(t.key)]
+        surplus: dict[int, frozenset[str]] = {}
+        lacking: dict[int, frozenset[str]] = {}
+        for tile in self.state.base_tiles(name, starts):
+            start, desired = tile.state.key.start, {bare[one] for one in tile.desired}
+            if left := desired - holding.get(start, set()):
+                surplus[start] = frozenset(left)
+            if more := touched.get(start, frozenset()) - desired:
+                lacking[start] = more
+        if surplus:
+            self.state.leave_tiles(name, surplus)
+        if lacking:
+            self.state.touch_tiles(name, lacking)
+
     def rebuild(self, span: Interval) -> list[Rebuilt]:
         """Make all tiles again from raw whose 5s tiles touch `span`, except those whose raw has expired."""
         if not self.spec.metrics:
             return []
         # A process that has accepted nothing has not read the admitted keys yet.
         self.state_history.catch_up()
+        self._join_states()
         horizons, name = self.horizons(), self.stream.name
         known = self.state.tiles(name, BASE.name, self.whole_minutes(span))
         tiles = self.state.base_tiles(name, [t.key.start for t in known if not horizons.sealed(t.key)])
@@ -268,18 +304,15 @@ class Roller:
 
     def _rounds(self, stale: Sequence[BaseTile]) -> Iterator[Sequence[BaseTile]]:
         """Split the work; tiles below one 1m tile stay together, so that no later step finds them changed."""
-        rows = dict(
-            zip(map(_start, stale), expected_rows(self.spec, self.raw.snapshot(), stale), strict=True)
-        )
         some: list[BaseTile] = []
         filled = 0
-        for _, group in groupby(stale, key=lambda tile: MINUTE_LEVEL.tile_of(_start(tile))):
-            tiles = list(group)
-            some += tiles
-            filled += sum(rows[_start(tile)] for tile in tiles)
-            if filled >= ROWS_PER_COMMIT or len(some) >= TILES_PER_COMMIT:
+        for tile, rows in zip(stale, expected_rows(self.spec, self.raw.snapshot(), stale), strict=True):
+            is_full = filled >= ROWS_PER_COMMIT or len(some) >= TILES_PER_COMMIT
+            if is_full and _minute_tile(some[-1]) != _minute_tile(tile):
                 yield some
                 some, filled = [], 0
+            some.append(tile)
+            filled += rows
         if some:
             yield some
 
@@ -309,11 +342,8 @@ class Roller:
         failpoint("rollups.after_state")
         slices = {_start(tile): len(tile.desired) for tile in stale}
         return [
-            Rebuilt(key, tile.revision, tile.rows, plan.reasons[key], slices.get(tile.start, 0))
-            for part in built
-            if not part.carried
-            for tile in part.tiles
-            for key in (TileKey(part.level, tile.start),)
+            Rebuilt(key, revision, rows, plan.reasons[key], slices.get(key.start, 0))
+            for key, _, revision, _, rows, _ in done.new
         ]
 
     def _build(self, plan: TilePlan, folder: Path) -> list[TilePart]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -79,6 +80,10 @@ class Recount:
     touched: Touched
 
 
+def _gone(name: str) -> DamageError:
+    return DamageError("the file is missing or damaged, and raw of some of it has expired", where=name)
+
+
 class StateHistory:
     """The state history of one stream. Not thread-safe, and for one process at a time."""
 
@@ -96,6 +101,7 @@ class StateHistory:
         self._seen: int | None = None  # the version of raw that it is in line with
         self._log: ObservationLog | None = None
         self._admitted_keys = AdmittedKeys.of(spec)
+        self._may_begin_again = False
         self._shared: dict[str, Mapping[str, Sequence[str]]] = {}  # packed parts: batch -> its slices in them
 
     @property
@@ -163,6 +169,34 @@ class StateHistory:
         self.catch_up()
         if touched := self.touched:
             self._state.touch_tiles(self.spec.stream, touched)
+
+    def begins_again(self, *, had_log: bool) -> bool:
+        """Whether a file is missing or damaged, and raw no longer has all that it held: then the history
+        begins again, and lacks what came before. DamageError until the file was set aside. For `recover`:
+        its state does not know whether there was a log."""
+        if not self.needed or not self._has_expired:
+            return False
+        path = layout.state_history_log(self.folder)
+        try:
+            known = ObservationLog(self.folder, _made_for(self.spec), keep=True)
+        except DamageError:
+            lost = [path]
+        else:
+            lost = self._broken(known) if known.sets else [path] if had_log and not path.exists() else []
+        for name in map(layout.relative_name, lost):
+            if not layout.was_set_aside(self._warehouse, name):
+                raise _gone(name)
+        return bool(lost)
+
+    @contextmanager
+    def beginning_again(self) -> Iterator[None]:
+        """Inside it, what is lost and no longer in raw is left out: the caller sees to it that answers say
+        what they lack."""
+        self._may_begin_again = True
+        try:
+            yield
+        finally:
+            self._may_begin_again = False
 
     def add(self, batch: str, slices: Mapping[str, int], folder: Path) -> Touched | None:
         """Add the batch that was just committed, from what its tap wrote to `folder` (see `note`).
@@ -294,15 +328,9 @@ class StateHistory:
 
     def _must_be_in_raw(self, lost: Sequence[Path]) -> None:
         """What is lost is made again from raw. If some of raw has expired, that would give another history:
-        DamageError, until an operator sets the damaged file aside."""
-        if not self._has_expired:
-            return
-        for path in lost:
-            name = layout.relative_name(path)
-            if not (layout.damaged(self._warehouse) / name).exists():
-                raise DamageError(
-                    "the file is missing or damaged, and raw of some of it has expired", where=name
-                )
+        DamageError, unless that was recorded."""
+        if lost and self._has_expired and not self._may_begin_again:
+            raise _gone(layout.relative_name(lost[0]))
 
     @property
     def _has_expired(self) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from tidemill.engine.jobs import spread
 from tidemill.formats.arrays import Ints
 from tidemill.formats.arrow import one
 from tidemill.model.levels import BASE, Level, TileKey
@@ -96,9 +97,11 @@ class TilesFooter:
         if len(declared) > 1:
             columns["declared"] = [declared.index(tile.declared) for tile in tiles]
         if self.level == BASE.name:
-            names = sorted({name for tile in tiles for name in tile.slices})
+            distinct = {tile.slices for tile in tiles}
+            names = sorted({name for slices in distinct for name in slices})
             at = {name: i for i, name in enumerate(names)}
-            columns["slices"] = [sorted(at[name] for name in tile.slices) for tile in tiles]
+            places = {slices: sorted(at[name] for name in slices) for slices in distinct}
+            columns["slices"] = [places[tile.slices] for tile in tiles]
             footer["slices"] = names
         else:
             columns["hash"] = [tile.hash for tile in tiles]
@@ -170,14 +173,19 @@ def write_tiles(
     """Write the tiles of one level, with their cells, in as many parts as needed."""
     if not tiles:
         return
-    tiles = sorted(tiles, key=lambda tile: tile.start)
+    tiles = sorted(tiles, key=attrgetter("start"))
     starts = np.array([tile.start for tile in tiles], np.int64)
     positions = {name: _positions(table, starts, level) for name, table in cells.items()}
     rows = _counted(positions.values(), starts.size)
-    groups = spread(_weights(spec, cells, positions, rows).tolist(), -(-int(rows.sum()) // PART_ROWS) or 1)
+    groups = cut_by_weight(_weights(spec, cells, positions, rows), -(-int(rows.sum()) // PART_ROWS) or 1)
     divided = _divided(cells, positions, groups, starts.size)
     for group, its in zip(groups, divided, strict=True):
-        named = [tiles[i]._replace(rows=int(rows[i])) for i in group]
+        named = [
+            Tile(start, digest, revision, declared, slices, count)
+            for (start, digest, revision, declared, slices, _), count in zip(
+                tiles[group], rows[group].tolist(), strict=True
+            )
+        ]
         yield TilePart(level.name, _write(spec, level, named, its, folder), named)
 
 
@@ -208,8 +216,22 @@ def _weights(spec: RollupSpec, cells: Cells, positions: Mapping[str, Ints], rows
     return weights
 
 
+def cut_by_weight(weights: Ints, most: int) -> list[slice]:
+    """Runs of neighbouring tiles, at most so many, of about the same weight: as `spread` does it, but a step
+    for each run, not for each tile."""
+    target = max(1, -(-int(weights.sum()) // max(1, most)))
+    middles = np.cumsum(weights) - weights / 2
+    begins = [0]
+    while len(begins) < most:
+        end = max(int(np.searchsorted(middles, target * len(begins), "right")), begins[-1] + 1)
+        if end >= weights.size:
+            break
+        begins.append(end)
+    return [slice(begin, end) for begin, end in pairwise([*begins, weights.size])]
+
+
 def _divided(
-    cells: Cells, positions: Mapping[str, Ints], groups: Sequence[Sequence[int]], tiles: int
+    cells: Cells, positions: Mapping[str, Ints], groups: Sequence[slice], tiles: int
 ) -> Iterator[Cells]:
     """The cells of each group of tiles, in their order."""
     if len(groups) == 1:

@@ -33,6 +33,7 @@ from tidemill.storage.tables.table import Table, expect_version
 EMPTY: Final[Mapping[str, str]] = {}
 EVER: Final = Interval(MIN_INSTANT, MAX_INSTANT)
 FIRST_LOOK: Final = 16  # parts that are read first for the newest results
+_BEFORE_ALL: Final = -(2**63)  # windows of the first rows of all time begin before the year 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,12 @@ def read_results(
     request = _Request(spec, stream, span, tenant, revisions)
     parts = snapshot.select(None, request.ranges())
     if limit is None:
-        return request.read(snapshot.paths(parts), MIN_INSTANT)
+        return request.read(snapshot.paths(parts), _BEFORE_ALL)
     # All rows of a window have its start, so results from some start on need only the parts that reach it.
     parts.sort(key=lambda part: _last_start(part), reverse=True)
     step = FIRST_LOOK
     while True:
-        since = _last_start(parts[step]) + 1 if step < len(parts) else MIN_INSTANT
+        since = _last_start(parts[step]) + 1 if step < len(parts) else _BEFORE_ALL
         found = request.read(snapshot.paths(parts[:step]), since)
         if found.num_rows >= limit or step >= len(parts):
             return found.slice(max(0, found.num_rows - limit))
@@ -201,7 +202,18 @@ class _Request:
             found = found.sort_by([(name, "ascending") for name in order])
         else:
             found = current(found)
-        return found.filter(pc.greater(found.column("end").cast(pa.int64()), self.span.start))
+        return _within_years(found.filter(pc.greater(found.column("end").cast(pa.int64()), self.span.start)))
+
+
+def _within_years(found: pa.Table) -> pa.Table:
+    """Windows of the first and last rows of all time may begin before the year 1 and end after 9999, which
+    few programs can read: then the first or last instant of these years."""
+    for name in ("start", "end"):
+        column = found.column(name)
+        early = pc.min_element_wise(column.cast(pa.int64()), MAX_INSTANT - 1)
+        shown = pc.max_element_wise(early, MIN_INSTANT)
+        found = found.set_column(found.schema.get_field_index(name), name, shown.cast(column.type))
+    return found
 
 
 def _root(warehouse: Path, spec: WindowSpec) -> Path:

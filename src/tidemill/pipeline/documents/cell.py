@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from tidemill.model.levels import BY_NAME
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
+from tidemill.model.time import Interval, format_instant, within_time
 from tidemill.pipeline.documents.shapes import Document, Verbatim, completeness, interval, past
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def cell(of: Cell, stale: Collection[int]) -> Document:
 
 
 def _bounds(span: Interval) -> Document:
-    valid = Interval(max(span.start, MIN_INSTANT), min(span.end, MAX_INSTANT))
-    return interval(valid) or {}
+    return interval(within_time(span)) or {}
 
 
 def event(of: Mapping[str, object]) -> Document:

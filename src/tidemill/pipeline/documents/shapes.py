@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from tidemill.model.errors import QueryError, TidemillError
 from tidemill.model.levels import NAMES
 from tidemill.model.slices import Counts, SliceEntry, SliceStatus
-from tidemill.model.time import MAX_INSTANT, Interval, format_duration, format_instant, from_datetime
+from tidemill.model.time import Interval, format_duration, format_instant, from_datetime, within_time
 from tidemill.model.windows import Phase
 
 if TYPE_CHECKING:
@@ -379,10 +379,7 @@ def completeness(of: Completeness) -> Document:
 
 
 def missing_span(of: Missing) -> Document:
-    span = Interval(
-        of.span.start, min(of.span.end, MAX_INSTANT - 1)
-    )  # one without an end ends with time itself
-    return {"span": interval(span), "why": of.why, "detail": of.detail, "remedy": of.remedy}
+    return {"span": interval(within_time(of.span)), "why": of.why, "detail": of.detail, "remedy": of.remedy}
 
 
 def pending(of: Pending) -> Document:
@@ -397,7 +394,7 @@ def pending(of: Pending) -> Document:
 
 
 def _piece(of: CoverPiece) -> Document:
-    return {"source": of.source, "span": interval(of.span)}
+    return {"source": of.source, "span": interval(within_time(of.span))}
 
 
 def explanation(of: Explanation) -> Document:

@@ -62,7 +62,7 @@ def _raw(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -
     found = warehouse.readers.described("raw", stream.name)
     if found is not None:
         found = warehouse.without_lost("raw", stream.name, found[0]), found[1]
-    schema = tables.RAW if found is None else found[1]
+    schema = _declared_schema(stream) if found is None else _with_declared(*found, stream)
     rows = _scan(None if found is None else found[0], schema, _RAW_BOUNDS, tenant)
     gone = [
         *_expired(warehouse, stream.name, RAW, "raw"),
@@ -71,6 +71,25 @@ def _raw(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -
     ]
     columns = views.plain_columns(name for name in schema.names if name != tables.DAY_COLUMN)
     return OpenView(view, rows, columns, missing=gone)
+
+
+def _declared_schema(stream: Stream) -> pa.Schema:
+    """Of the table that the first events make."""
+    from tidemill.formats.declared_columns import raw_columns
+
+    return pa.schema([*tables.RAW, *raw_columns(stream).fields])
+
+
+def _with_declared(snapshot: Snapshot, schema: pa.Schema, stream: Stream) -> pa.Schema:
+    """The columns of the table, and those that are declared and that the next round adds to it. One that a
+    part has in another type has none until that part is made again."""
+    from tidemill.formats.declared_columns import raw_columns
+
+    declared = raw_columns(stream)
+    there = {name.lower() for name in schema.names}
+    new = [field for field in declared.fields if field.name.lower() not in there]
+    hidden = tables.retyped(snapshot, schema, declared) if new else set()
+    return pa.schema([*schema, *(field for field in new if field.name not in hidden)])
 
 
 def _not_made(
@@ -173,10 +192,10 @@ def _rows_of_tenant(warehouse: Warehouse, snapshot: Snapshot | None, tenant: str
 
 
 def _datasets(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
-    from tidemill.outputs.datasets.dataset import columns_name, columns_of_file, dataset_schema
+    from tidemill.outputs.datasets.dataset import columns_declared, columns_of_file, dataset_schema
 
     declared = dataset_schema(stream)
-    name = columns_name(declared)
+    name = columns_declared(stream)
     windows = [
         window
         for window in warehouse.state.windows(stream.name)

@@ -22,11 +22,12 @@ from tidemill.engine import Engine
 from tidemill.engine.jobs import spread
 from tidemill.formats.arrays import Mask
 from tidemill.formats.arrow import one
-from tidemill.formats.declared_columns import located_columns, raw_columns
+from tidemill.formats.declared_columns import raw_columns
 from tidemill.formats.kernels import compiling_reported
 from tidemill.formats.key_runs import key_ranges
 from tidemill.formats.read_plan import ReadPlan, plan_for, reading_of
 from tidemill.formats.stored_slice import is_compressed
+from tidemill.ingest.retraction_log import RetractionLog
 from tidemill.model.failpoints import failpoint
 from tidemill.model.slices import Codec, Counts, Format, Repeat, SliceEntry, SliceStatus, set_hash
 from tidemill.model.time import Interval
@@ -34,6 +35,7 @@ from tidemill.raw.accept.gate import Gated, GateUnit, KeyedChunk, gate
 from tidemill.raw.accept.repeated_rows import find_repeats
 from tidemill.raw.accept.slice_clocks import Passing, SliceClocks, all_again, recorded, settled
 from tidemill.raw.accept.stage import SlicePiece, StagedChunk, StageUnit, stage
+from tidemill.raw.accept.staged_fields import StagedFields
 from tidemill.raw.accept.write import Tap, WriteChunk, WriteUnit, Written, write
 from tidemill.raw.failed_slices import declaration, next_try, trouble_with
 from tidemill.raw.footers import BatchFooter, ProgressAt, SliceSummary
@@ -87,6 +89,7 @@ class _Slice:
     duplicate: int = 0
     conflict: int = 0
     repeats: Sequence[Repeat] = ()
+    read_before: str = ""  # how its records were read before it was sent back; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,7 @@ class Acceptor:
         self.reading = reading_of(stream, limits)
         self.time = TimeRules.of(stream)
         self.columns = raw_columns(stream)
+        self.fields = StagedFields.of(self.columns, self.plan)
         self.raw: Table = raw_table(warehouse, stream.name, self.columns)
         self.quarantine: Table = quarantine_table(warehouse, stream.name)
         self.runs = layout.gate(warehouse, stream.name)
@@ -142,7 +146,8 @@ class Acceptor:
         self.runs.mkdir(parents=True, exist_ok=True)
 
         self.progress("stage", 0.0)
-        slices = [_Slice(entry) for entry in entries]
+        before = self._readings_before(entries)
+        slices = [_Slice(entry, read_before=before.get(entry.id, "")) for entry in entries]
         with compiling_reported(partial(self.progress, "compile for this machine, once", 0.0)):
             chunks = self._stage(slices, work, now)
         failpoint("accept.after_stage")
@@ -185,13 +190,17 @@ class Acceptor:
 
     # -- stage
 
+    def _readings_before(self, entries: Sequence[SliceEntry]) -> Mapping[str, str]:
+        again = {entry.id for entry in entries if entry.attempt}
+        return RetractionLog(self.warehouse).readings(self.state, again) if again else {}
+
     def _stage(self, slices: Sequence[_Slice], work: Path, now: int) -> list[StagedChunk]:
         pieces = [piece for s in slices for piece in self._pieces(s.entry)]
         pieces = [replace(piece, order=number) for number, piece in enumerate(pieces)]
         groups = spread([max(1, p.size) for p in pieces], self._tasks(sum(p.size for p in pieces)))
-        plan = replace(self.plan, sealed_before=self.refused_before(), located=located_columns(self.columns))
+        plan = replace(self.plan, sealed_before=self.refused_before(), located=self.fields.located)
         units = [
-            StageUnit(plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes)
+            StageUnit(plan, [pieces[i] for i in group], str(work), self.settings.chunk_bytes, self.fields)
             for group in groups
         ]
         found = self.engine.run(stage, units, "stage", sum(p.size for p in pieces))
@@ -260,7 +269,7 @@ class Acceptor:
             return []
         seqs = {s.entry.id: s.entry.seq for s in slices}
         keyed = [
-            KeyedChunk(seqs[chunk.slice], first_lines[number], chunk.columns, chunk.keys)
+            KeyedChunk(seqs[chunk.slice], first_lines[number], chunk.keys)
             for number, chunk in enumerate(chunks)
         ]
         runs = [str(self.runs / name) for name in self.state.runs(self.stream.name)]
@@ -374,7 +383,7 @@ class Acceptor:
                     footer=self._footer(batch, summaries, gated, moved, first=number == 0),
                     dimensions=len(self.plan.dimensions),
                     measures=len(self.plan.measures),
-                    columns=self.columns,
+                    fields=self.fields,
                     has_type=self.plan.type_column is not None,
                     arrival=slices[0].entry.slice.arrival,
                     by_day=is_by_day(self.raw),
@@ -538,10 +547,14 @@ class Acceptor:
     def _decision(self, s: _Slice, accepted: int) -> int:
         """One higher if the slice was sent back and what it adds may differ now: other records of it are
         accepted (a retraction only removes rivals, so accepted records stay accepted and their number is
-        enough to compare), it repeats rows of others, or metrics depend on earlier events."""
+        enough to compare), its records are read in another way (the declaration has changed), it repeats rows
+        of others, or metrics depend on earlier events."""
         entry = s.entry
         changed = entry.accepted_before is not None and (
-            accepted != entry.accepted_before or bool(s.repeats) or self.stream.in_order
+            accepted != entry.accepted_before
+            or s.read_before not in ("", self.reading)
+            or bool(s.repeats)
+            or self.stream.in_order
         )
         return entry.decision + 1 if changed else entry.decision
 

@@ -1,38 +1,39 @@
 """The gate kernel: for a range of keys, which records are first, which are repeats, which conflict.
 
 It reads the keys of the batch and all earlier runs, and writes the run of the batch and the records that do
-not pass. Payloads are not read: content is compared by hash.
+not pass. Payloads are not read: content is compared by hash. Memory depends on `STEP`, not on the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask, Words
-from tidemill.formats.arrow import one, string_buffers
-from tidemill.formats.columns import join_at
+from tidemill.formats.arrow import one
 from tidemill.formats.key_runs import Lookup, order_of_keys
-from tidemill.raw.accept.run_files import IdRun, read_run, write_run
+from tidemill.raw.accept.run_files import IdRun, RunWriter, read_run
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.ipc import read_ipc, write_ipc
 
 DUPLICATE: Final = 1
 CONFLICT: Final = 2
+STEP: Final = 1 << 16  # keys that are decided at once, about: they and what is made of them stay in the cache
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedChunk:
-    """A staged chunk with its position in the order of arrival."""
+    """The keys of a staged chunk, with its position in the order of arrival."""
 
     seq: int  # of its slice in the ledger
     first_line: int  # line of its first record
-    columns: str
     keys: str
 
 
@@ -58,14 +59,27 @@ class Gated:
 
 
 @dataclass(slots=True)
-class _GateKeys:
-    """Keys of the unit in ascending order; equal keys in order of arrival."""
+class _Keys:
+    """Keys in ascending order; equal keys in order of arrival."""
 
     high: Words
     low: Words
     content: Words
+    seq: Ints
+    line: Ints
     chunk: Ints
     at: Ints  # row in the chunk's columns
+    unordered: pa.BinaryArray  # `tenant NUL event_id` of row i is at order[i]
+    order: Ints
+    begins: Mask = field(init=False)  # whether a key differs from the one before it
+
+    def __post_init__(self) -> None:
+        self.begins = np.ones(self.high.size, np.bool_)
+        self.begins[1:] = (self.high[1:] != self.high[:-1]) | (self.low[1:] != self.low[:-1])
+
+    def texts(self, rows: Ints) -> pa.BinaryArray:
+        """`tenant NUL event_id` of the rows."""
+        return self.unordered.take(pa.array(self.order[rows]))
 
 
 @dataclass(slots=True)
@@ -79,66 +93,70 @@ class _Rivals:
 
 
 def gate(unit: GateUnit) -> Iterator[Gated]:
-    keys = _gather(unit)
-    if keys.high.size == 0:
-        yield Gated(None, 0, None, {}, {})
-        return
-    tables = {index: read_ipc(unit.chunks[index].columns) for index in np.unique(keys.chunk).tolist()}
-    rivals = _resolve(unit, keys, tables)
-    dropped = np.flatnonzero(~rivals.passes)
-    kind = np.where(rivals.content[dropped] == keys.content[dropped], DUPLICATE, CONFLICT).astype(np.int8)
-    drops = None
-    if dropped.size:
-        drops = unit.drops
-        write_ipc(
-            warehouse_path(drops),
-            pa.table(
-                {
-                    "chunk": keys.chunk[dropped],
-                    "at": keys.at[dropped],
-                    "kind": kind,
-                    "content": keys.content[dropped],
-                    "rival": rivals.content[dropped],
-                    "seq": rivals.seq[dropped],
-                    "line": rivals.line[dropped],
-                }
-            ),
-        )
-    kept = np.flatnonzero(rivals.passes)
-    if kept.size:
-        write_run(warehouse_path(unit.run), _run_table(unit, keys, kept, tables), [Path(unit.run).stem])
-    chunks = keys.chunk[dropped]
+    chunks = [read_ipc(chunk.keys) for chunk in unit.chunks]
+    runs = [read_run(path).within(unit.low, unit.high) for path in unit.runs]
+    kept, dropped = RunWriter(), []
+    for low, high in _steps(unit, chunks):
+        keys = _gather(unit, chunks, low, high)
+        if not keys.high.size:
+            continue
+        rivals = _resolve(keys, [run.within(low, high) for run in runs])
+        kept.add(_run_table(keys, np.flatnonzero(rivals.passes)))
+        dropped.append(_dropped(keys, rivals))
+    drops = pa.concat_tables(dropped).combine_chunks() if dropped else None
+    if drops is not None and drops.num_rows:
+        write_ipc(warehouse_path(unit.drops), drops)
+    if kept.rows:
+        kept.finish(warehouse_path(unit.run), [Path(unit.run).stem])
     yield Gated(
-        run=unit.run if kept.size else None,
-        keys=int(kept.size),
-        drops=drops,
-        duplicates=_count(chunks[kind == DUPLICATE]),
-        conflicts=_count(chunks[kind == CONFLICT]),
+        run=unit.run if kept.rows else None,
+        keys=kept.rows,
+        drops=unit.drops if drops is not None and drops.num_rows else None,
+        duplicates=_count(drops, DUPLICATE),
+        conflicts=_count(drops, CONFLICT),
     )
 
 
-def _count(chunks: Ints) -> dict[int, int]:
-    values, counts = np.unique(chunks, return_counts=True)
-    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+def _steps(unit: GateUnit, chunks: Sequence[pa.Table]) -> list[tuple[int, int]]:
+    """Ranges of equal width that cover the keys of the unit, with about STEP keys of the batch in each."""
+    keys = sum(len(_within(chunk, unit.low, unit.high)) for chunk in chunks)
+    count = max(1, round(keys / STEP))
+    edges = [unit.low + (unit.high - unit.low) * i // count for i in range(count + 1)]
+    return list(pairwise(edges))
 
 
-def _gather(unit: GateUnit) -> _GateKeys:
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in ("high", "low", "content", "at")}
-    chunk: list[np.ndarray] = []
-    for index, item in enumerate(unit.chunks):
-        table = read_ipc(item.keys)
-        high = one(table.column("high")).to_numpy()
-        first = np.searchsorted(high, np.uint64(unit.low))
-        last = np.searchsorted(high, np.uint64(unit.high - 1), side="right")
-        for name, pieces in columns.items():
-            pieces.append(one(table.column(name)).to_numpy()[first:last])
-        chunk.append(np.full(last - first, index, np.int64))
-    high, low, content, at = (np.concatenate(columns[name]) for name in ("high", "low", "content", "at"))
-    where = np.concatenate(chunk)
-    order = order_of_keys(high)
-    if _lanes_disagree(high[order], low[order]):
-        order = np.lexsort((np.arange(high.size), low, high))
-    return _GateKeys(high[order], low[order], content[order], where[order], at[order].astype(np.int64))
+def _within(chunk: pa.Table, low: int, high: int) -> range:
+    """The rows of a chunk whose keys are in a range."""
+    keys = one(chunk.column("high")).to_numpy()
+    first, last = np.searchsorted(keys, np.uint64(low)), np.searchsorted(keys, np.uint64(high - 1), "right")
+    return range(int(first), int(last))
+
+
+def _gather(unit: GateUnit, chunks: Sequence[pa.Table], low: int, high: int) -> _Keys:
+    """The keys of a range, of all chunks."""
+    rows = [_within(chunk, low, high) for chunk in chunks]
+    table = pa.concat_tables(
+        chunk.slice(found.start, len(found)) for chunk, found in zip(chunks, rows, strict=True)
+    ).combine_chunks()
+    sizes = [len(found) for found in rows]
+    highs, lows, contents, ats, records = (
+        one(table.column(name)).to_numpy() for name in ("high", "low", "content", "at", "record")
+    )
+    order = order_of_keys(highs)
+    if _lanes_disagree(highs[order], lows[order]):
+        order = np.lexsort((np.arange(highs.size), lows, highs))
+    first_lines = np.repeat(np.array([chunk.first_line for chunk in unit.chunks], np.int64), sizes)
+    return _Keys(
+        high=highs[order],
+        low=lows[order],
+        content=contents[order],
+        seq=np.repeat(np.array([chunk.seq for chunk in unit.chunks], np.int64), sizes)[order],
+        line=(first_lines + records)[order],
+        chunk=np.repeat(np.arange(len(chunks)), sizes)[order],
+        at=ats[order].astype(np.int64),
+        unordered=one(table.column("text")),
+        order=order,
+    )
 
 
 def _lanes_disagree(high: Words, low: Words) -> bool:
@@ -146,73 +164,84 @@ def _lanes_disagree(high: Words, low: Words) -> bool:
     return bool(np.any((high[1:] == high[:-1]) & (low[1:] != low[:-1])))
 
 
-def _resolve(unit: GateUnit, keys: _GateKeys, tables: dict[int, pa.Table]) -> _Rivals:
-    n = keys.high.size
-    begins = np.ones(n, np.bool_)
-    begins[1:] = (keys.high[1:] != keys.high[:-1]) | (keys.low[1:] != keys.low[:-1])
-    group = np.cumsum(begins) - 1
-    first = np.flatnonzero(begins)
-    lines = np.array([c.first_line for c in unit.chunks], np.int64)
-    seqs = np.array([c.seq for c in unit.chunks], np.int64)
+def _run_table(keys: _Keys, rows: Ints) -> pa.Table:
+    """Rows as a run keeps them."""
+    return pa.table(
+        {
+            "high": keys.high[rows],
+            "content": keys.content[rows],
+            "seq": keys.seq[rows],
+            "line": keys.line[rows],
+            "key": keys.texts(rows),
+        }
+    )
+
+
+def _dropped(keys: _Keys, rivals: _Rivals) -> pa.Table:
+    """What does not pass, and what it met."""
+    rows = np.flatnonzero(~rivals.passes)
+    kind = np.where(rivals.content[rows] == keys.content[rows], DUPLICATE, CONFLICT).astype(np.int8)
+    return pa.table(
+        {
+            "chunk": keys.chunk[rows],
+            "at": keys.at[rows],
+            "kind": kind,
+            "content": keys.content[rows],
+            "rival": rivals.content[rows],
+            "seq": rivals.seq[rows],
+            "line": rivals.line[rows],
+        }
+    )
+
+
+def _count(drops: pa.Table | None, kind: int) -> dict[int, int]:
+    """How many records of each chunk are of this kind."""
+    if drops is None:
+        return {}
+    chunks = drops.filter(pc.equal(drops.column("kind"), kind)).column("chunk")
+    values, counts = np.unique(chunks.to_numpy(), return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
+
+
+# -- decisions
+
+
+def _resolve(keys: _Keys, runs: Sequence[IdRun]) -> _Rivals:
+    group = np.cumsum(keys.begins) - 1
+    first = np.flatnonzero(keys.begins)
     leader = first[group]
     rivals = _Rivals(
-        passes=begins.copy(),
+        passes=keys.begins.copy(),
         content=keys.content[leader],
-        seq=seqs[keys.chunk[leader]],
-        line=np.zeros(n, np.int64),
+        seq=keys.seq[leader],
+        line=keys.line[leader],
     )
-    repeated = np.flatnonzero(~begins)
-    suspects = _differing(unit, keys, tables, repeated, leader[repeated])
-    if repeated.size:
-        rivals.line[repeated] = _lines(keys, tables, lines, leader[repeated])
+    repeated = np.flatnonzero(~keys.begins)
+    suspects = _differing(keys, group, repeated, leader[repeated])
     firsts = Lookup(keys.high[first])
-    for path in unit.runs:
-        run = read_run(path).within(unit.low, unit.high)
-        suspects |= _against(run, unit, keys, tables, first, firsts, group, rivals)
+    for run in runs:
+        suspects |= _against(run, keys, first, firsts, group, rivals)
     for number in sorted(suspects):
-        _resolve_exactly(unit, keys, tables, np.flatnonzero(group == number), lines, rivals)
+        _resolve_exactly(runs, keys, np.flatnonzero(group == number), rivals)
     return rivals
 
 
-def _lines(keys: _GateKeys, tables: dict[int, pa.Table], lines: Ints, rows: Ints) -> Ints:
-    out = np.empty(rows.size, np.int64)
-    for index, here in _by_chunk(keys, rows):
-        record = one(tables[index].column("row")).to_numpy()[keys.at[rows[here]]]
-        out[here] = lines[index] + record
-    return out
+def _differing(keys: _Keys, group: Ints, rows: Ints, leaders: Ints) -> set[int]:
+    """Groups in which a row has another id than the first one, although their keys are equal."""
+    if not rows.size:
+        return set()
+    differ = np.asarray(pc.not_equal(keys.texts(rows), keys.texts(leaders)))
+    return set(group[rows[differ]].tolist())
 
 
-def _by_chunk(keys: _GateKeys, rows: Ints) -> Iterator[tuple[int, Ints]]:
-    """The chunks of the rows, each with the positions of its own in `rows`."""
-    chunk = keys.chunk[rows]
-    if not chunk.size:
-        return
-    # numpy sorts 16 bits in one pass over them
-    small = chunk.astype(np.int16) if int(chunk.max()) < 1 << 15 else chunk
-    order = np.argsort(small, kind="stable")
-    ordered = chunk[order]
-    cuts = np.flatnonzero(np.diff(ordered)) + 1
-    for here in np.split(order, cuts):
-        yield int(chunk[here[0]]), here
-
-
-def _against(
-    run: IdRun,
-    unit: GateUnit,
-    keys: _GateKeys,
-    tables: dict[int, pa.Table],
-    first: Ints,
-    firsts: Lookup,
-    group: Ints,
-    rivals: _Rivals,
-) -> set[int]:
+def _against(run: IdRun, keys: _Keys, first: Ints, firsts: Lookup, group: Ints, rivals: _Rivals) -> set[int]:
     """Match the first row of each group with an earlier run; returns the groups whose ids turn out to
     differ."""
-    hits, at = firsts.matches(run.high)
+    hits, at = firsts.matches(run.high, run.sieve)
     if not hits.size:
         return set()
     origins = run.origins(at)
-    differ = np.asarray(pa.compute.not_equal(origins.key, _texts(unit, keys, tables, first[hits])))
+    differ = np.asarray(pc.not_equal(origins.key, keys.texts(first[hits])))
     # Half a key that two events share: the rare case is decided by the ids themselves.
     suspects = set(hits[differ].tolist())
     known = np.flatnonzero(~differ)
@@ -230,76 +259,18 @@ def _members(groups: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
     return np.repeat(groups, sizes), np.repeat(skipped, sizes) + np.arange(int(sizes.sum()))
 
 
-def _texts(unit: GateUnit, keys: _GateKeys, tables: dict[int, pa.Table], rows: Ints) -> pa.BinaryArray:
-    """`tenant NUL event_id` of the rows, in their order."""
-    lengths = np.zeros(rows.size, np.int64)
-    parts = []
-    for index, here in _by_chunk(keys, rows):
-        table = tables[index]
-        tenant, ids = one(table.column("tenant")), one(table.column("event_id"))
-        codes = tenant.indices.to_numpy()
-        name_offsets, names = string_buffers(tenant.dictionary)
-        id_offsets, id_data = string_buffers(ids)
-        at = keys.at[rows[here]]
-        lengths[here] = np.diff(name_offsets)[codes[at]] + 1 + (id_offsets[at + 1] - id_offsets[at])
-        parts.append((here, names, name_offsets, codes, id_data, id_offsets, at))
-    offsets = np.zeros(rows.size + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    out = np.empty(int(offsets[-1]), np.uint8)
-    for here, names, name_offsets, codes, id_data, id_offsets, at in parts:
-        join_at(names, name_offsets, codes, id_data, id_offsets, at, offsets[here], out)
-    return pa.Array.from_buffers(
-        pa.binary(), rows.size, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
-    )
-
-
-def _differing(
-    unit: GateUnit, keys: _GateKeys, tables: dict[int, pa.Table], rows: Ints, leaders: Ints
-) -> set[int]:
-    """Groups in which a row has another id than the first one, although their keys are equal."""
-    if not rows.size:
-        return set()
-    differ = pa.compute.not_equal(_texts(unit, keys, tables, rows), _texts(unit, keys, tables, leaders))
-    bad = rows[np.asarray(differ)]
-    if not bad.size:
-        return set()
-    begins = np.ones(keys.high.size, np.bool_)
-    begins[1:] = (keys.high[1:] != keys.high[:-1]) | (keys.low[1:] != keys.low[:-1])
-    return set((np.cumsum(begins) - 1)[bad].tolist())
-
-
-def _resolve_exactly(
-    unit: GateUnit, keys: _GateKeys, tables: dict[int, pa.Table], rows: Ints, lines: Ints, rivals: _Rivals
-) -> None:
+def _resolve_exactly(runs: Sequence[IdRun], keys: _Keys, rows: Ints, rivals: _Rivals) -> None:
     """The same decision by the ids themselves, for a group whose 128-bit keys collide."""
+    half = int(keys.high[rows[0]])
     holders: dict[bytes, tuple[int, int, int]] = {}
-    for path in unit.runs:
-        half = int(keys.high[rows[0]])
-        run = read_run(path).within(half, half + 1).table()
-        for row in run.to_pylist():
+    for run in runs:
+        for row in run.within(half, half + 1).table().to_pylist():
             holders.setdefault(row["key"], (row["content"], row["seq"], row["line"]))
-    texts = _texts(unit, keys, tables, rows).to_pylist()
-    own_lines = _lines(keys, tables, lines, rows)
-    for position, row in enumerate(rows.tolist()):
-        holder = holders.get(texts[position])
+    for row, text in zip(rows.tolist(), keys.texts(rows).to_pylist(), strict=True):
+        holder = holders.get(text)
         rivals.passes[row] = holder is None
         if holder is None:
-            seq = unit.chunks[int(keys.chunk[row])].seq
-            holders[texts[position]] = (int(keys.content[row]), seq, int(own_lines[position]))
+            holders[text] = (int(keys.content[row]), int(keys.seq[row]), int(keys.line[row]))
         else:
             rivals.content[row] = np.uint64(holder[0])
             rivals.seq[row], rivals.line[row] = holder[1], holder[2]
-
-
-def _run_table(unit: GateUnit, keys: _GateKeys, kept: Ints, tables: dict[int, pa.Table]) -> pa.Table:
-    lines = np.array([c.first_line for c in unit.chunks], np.int64)
-    seqs = np.array([c.seq for c in unit.chunks], np.int64)
-    return pa.table(
-        {
-            "high": keys.high[kept],
-            "content": keys.content[kept],
-            "seq": seqs[keys.chunk[kept]],
-            "line": _lines(keys, tables, lines, kept),
-            "key": _texts(unit, keys, tables, kept),
-        }
-    )

@@ -1,8 +1,9 @@
 """The file of a run of accepted ids: keys that are searched in place, and compressed blocks of the rest.
 
 An Arrow file sorted by `high`, the first half of the hashed key. Beside it is the hash of the content; the
-text of the id and where the event came from, which only a hit needs, are in blocks of `BLOCK` rows. Files of
-earlier versions have a column for each of them, and stay readable.
+text of the id and where the event came from, which only a hit needs, are in blocks of `BLOCK` rows. A large
+run has a sieve, so that a look-up reads a few of its keys in place of all. Files of earlier versions have a
+column for each of id and origin, and no sieve; they stay readable.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidemill.formats.arrays import Bytes, Ints, Offsets, Words
+from tidemill.formats.arrays import Bytes, Ints, Words
 from tidemill.formats.arrow import one, string_buffers
+from tidemill.formats.key_runs import Sieve
 from tidemill.storage.checksums import read_arrow, write_arrow
 
 BLOCK: Final = 4096  # rows
+SIEVED: Final = 1 << 21  # rows from which on a run has a sieve
+SIEVE_BITS: Final = 12  # for each of them, at least
 _LEVEL: Final = 1
 _SIZE: Final = struct.Struct("<II")  # before each block: its rows, and how many bytes it unpacks to
+_SIEVE: Final = struct.Struct("<QQ")  # before its words: its origin and its shift
 _BLOCKS: Final = pa.run_end_encoded(pa.int32(), pa.large_binary())
 _PIECES: Final = b"tidemill.pieces"
 _T = TypeVar("_T", bound=np.generic)
@@ -49,12 +55,13 @@ class IdRun:
     content: Words
     first: int  # row numbers in the file
     file: pa.Table
+    sieve: Sieve | None  # of all rows of the file
 
     def within(self, low: int, high: int) -> IdRun:
         """The rows whose key lies in a range: low <= `high` < high. No copy is made."""
         begin = int(np.searchsorted(self.high, np.uint64(low)))
         end = int(np.searchsorted(self.high, np.uint64(high - 1), side="right"))
-        return IdRun(self.high[begin:end], self.content[begin:end], self.first + begin, self.file)
+        return IdRun(self.high[begin:end], self.content[begin:end], self.first + begin, self.file, self.sieve)
 
     def origins(self, rows: Ints) -> Origins:
         """The origins of rows, which are given in ascending order."""
@@ -87,28 +94,65 @@ class IdRun:
         return pa.table({**columns, "key": found.key})
 
 
+class RunWriter:
+    """Takes the rows of a run in ascending order of `high`, some at a time, and writes the file when it has
+    all."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._high: list[Words] = []
+        self._content: list[Words] = []
+        self._blocks: list[bytes] = []
+        self._left: pa.Table | None = None  # rows that do not fill a block yet
+
+    def add(self, rows: pa.Table) -> None:
+        """Rows with `high`, `content`, `seq`, `line` and `key`."""
+        self._high.append(one(rows.column("high")).to_numpy())
+        self._content.append(one(rows.column("content")).to_numpy())
+        self.rows += rows.num_rows
+        rest = rows.select(["seq", "line", "key"])
+        if self._left is not None:
+            missing = BLOCK - self._left.num_rows
+            joined = pa.concat_tables([self._left, rest.slice(0, missing)]).combine_chunks()
+            rest = rest.slice(missing)
+            if joined.num_rows < BLOCK:
+                self._left = joined
+                return
+            self._blocks.append(_pack(joined))
+        whole = rest.num_rows // BLOCK * BLOCK
+        self._blocks += [_pack(rest.slice(first, BLOCK)) for first in range(0, whole, BLOCK)]
+        self._left = rest.slice(whole) if whole < rest.num_rows else None
+
+    def finish(self, path: Path, pieces: Sequence[str]) -> None:
+        """Write the file and sync it. A run is named in the state only after that."""
+        if self._left is not None:
+            self._blocks.append(_pack(self._left))
+            self._left = None
+        ends = [min(self.rows, BLOCK * number) for number in range(1, len(self._blocks) + 1)]
+        rest = pa.RunEndEncodedArray.from_arrays(
+            pa.array(ends, pa.int32()), pa.array(self._blocks, pa.large_binary()), _BLOCKS
+        )
+        high = np.concatenate([*self._high, np.empty(0, np.uint64)])
+        content = np.concatenate([*self._content, np.empty(0, np.uint64)])
+        columns = {"high": pa.array(high), "content": pa.array(content), "rest": rest}
+        if self.rows >= SIEVED:
+            columns["sieve"] = _sieve_column(high)
+        table = pa.table(columns)
+        write_arrow(path, table.replace_schema_metadata({_PIECES: json.dumps(sorted(pieces)).encode()}))
+
+
 def write_run(path: Path, rows: pa.Table, pieces: Sequence[str]) -> None:
-    """Write rows that are sorted by `high`, with `content`, `seq`, `line` and `key`, and sync the file; a run
-    is named in the state only after that."""
-    seq, line = (one(rows.column(name)).to_numpy() for name in ("seq", "line"))
-    offsets, data = string_buffers(one(rows.column("key")))
-    ends = [*range(BLOCK, rows.num_rows, BLOCK), rows.num_rows] if rows.num_rows else []
-    blocks = [
-        _pack(seq[first:end], line[first:end], offsets[first : end + 1], data)
-        for first, end in zip([0, *ends], ends, strict=False)
-    ]
-    rest = pa.RunEndEncodedArray.from_arrays(
-        pa.array(ends, pa.int32()), pa.array(blocks, pa.large_binary()), _BLOCKS
-    )
-    table = pa.table({"high": rows.column("high"), "content": rows.column("content"), "rest": rest})
-    write_arrow(path, table.replace_schema_metadata({_PIECES: json.dumps(sorted(pieces)).encode()}))
+    """Write a run whose rows are in one table."""
+    run = RunWriter()
+    run.add(rows)
+    run.finish(path, pieces)
 
 
 def read_run(path: Path | str) -> IdRun:
     """Read a run. FileNotFoundError if it does not exist, DamageError if it is not what was written."""
     file = read_arrow(path)
     high, content = (one(file.column(name)).to_numpy() for name in ("high", "content"))
-    return IdRun(high, content, 0, file)
+    return IdRun(high, content, 0, file, _sieve_of(file))
 
 
 def pieces_of(path: Path) -> list[str]:
@@ -118,12 +162,32 @@ def pieces_of(path: Path) -> list[str]:
     return pieces
 
 
+# -- the sieve: one value that all rows share
+
+
+def _sieve_column(keys: Words) -> pa.RunEndEncodedArray:
+    sieve = Sieve.of(keys, SIEVE_BITS)
+    packed = pa.array([_SIEVE.pack(sieve.origin, sieve.shift) + sieve.words.tobytes()], pa.large_binary())
+    return pa.RunEndEncodedArray.from_arrays(pa.array([keys.size], pa.int32()), packed, _BLOCKS)
+
+
+def _sieve_of(file: pa.Table) -> Sieve | None:
+    if "sieve" not in file.schema.names:
+        return None
+    packed = one(file.column("sieve")).values
+    content = packed.buffers()[2].slice(0, pc.binary_length(packed)[0].as_py())  # a scalar would copy it
+    origin, shift = _SIEVE.unpack(content[: _SIEVE.size].to_pybytes())
+    return Sieve(np.frombuffer(content, np.uint64, offset=_SIEVE.size), origin, shift)
+
+
 # -- blocks
 
 
-def _pack(seq: Ints, line: Ints, offsets: Offsets, data: Bytes) -> bytes:
+def _pack(rows: pa.Table) -> bytes:
     """Compress a block. Bytes at the same position of all values are stored together: most of them hardly
     differ, so they compress well."""
+    seq, line = (one(rows.column(name)).to_numpy() for name in ("seq", "line"))
+    offsets, data = string_buffers(one(rows.column("key")))
     lengths = np.diff(offsets).astype(np.uint32)
     text = data[int(offsets[0]) : int(offsets[-1])]
     if _is_grid(lengths):

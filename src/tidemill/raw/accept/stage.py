@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import RecordChunk
 from tidemill.formats.arrow import one
+from tidemill.formats.columns import joined_texts
 from tidemill.formats.decode import decode
 from tidemill.formats.key_runs import hash_keys, order_of_keys
 from tidemill.formats.read import read_chunk
@@ -25,6 +26,7 @@ from tidemill.formats.read_plan import ReadPlan
 from tidemill.formats.stored_slice import content_size
 from tidemill.model.errors import InputError
 from tidemill.model.slices import Codec, Format
+from tidemill.raw.accept.staged_fields import StagedFields
 from tidemill.raw.failed_slices import is_of_storage, wrong_size
 from tidemill.storage.bucket_path import local_copy, warehouse_path
 from tidemill.storage.files import replacing
@@ -54,6 +56,7 @@ class StageUnit:
     pieces: Sequence[SlicePiece]
     folder: str  # the batch's staging folder
     chunk_bytes: int
+    fields: StagedFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ def stage(unit: StageUnit) -> Iterator[StagedChunk]:
                 byte_range=piece.byte_range,
                 types={rule.name: rule.type for rule in unit.plan.rules},
             ):
-                yield _stage_chunk(unit.plan, piece, part, chunk, folder)
+                yield _stage_chunk(unit, piece, part, chunk, folder)
                 part += 1
         except InputError as error:
             yield _unreadable(piece, part, error.message, by_storage=is_of_storage(error))
@@ -134,8 +137,9 @@ def _unreadable(piece: SlicePiece, part: int, error: str, *, by_storage: bool) -
 
 
 def _stage_chunk(
-    plan: ReadPlan, piece: SlicePiece, part: int, chunk: RecordChunk, folder: Path
+    unit: StageUnit, piece: SlicePiece, part: int, chunk: RecordChunk, folder: Path
 ) -> StagedChunk:
+    plan = unit.plan
     name = f"{piece.order:06d}-{part:04d}"
     data_path = piece.path
     if not chunk.in_place:
@@ -144,7 +148,8 @@ def _stage_chunk(
             out.write(chunk.data.data)
     read = read_chunk(plan, chunk, piece.arrival)
     columns = folder / f"{name}.columns"
-    write_ipc(columns, read.columns)
+    fields = unit.fields.staged(chunk, read)
+    write_ipc(columns, pa.table({**_without_content(read.columns), **fields}))
     keys = folder / f"{name}.keys"
     if plan.gated:
         write_ipc(keys, _sorted_keys(read.columns))
@@ -169,16 +174,24 @@ def _stage_chunk(
     )
 
 
+def _without_content(columns: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """The columns that are staged: the hashes of the contents are with the keys."""
+    return {name: columns.column(name) for name in columns.column_names if name != "content"}
+
+
 def _sorted_keys(columns: pa.Table) -> pa.Table:
-    """The 128-bit keys of the chunk in ascending order, ties in order of arrival."""
-    high, low = hash_keys(one(columns.column("tenant")), one(columns.column("event_id")))
+    """The 128-bit keys of the chunk in ascending order, ties in order of arrival, with all that the gate
+    needs to know of their records."""
+    tenant, ids = one(columns.column("tenant")), one(columns.column("event_id"))
+    high, low = hash_keys(tenant, ids)
     order = order_of_keys(high)
-    content = one(columns.column("content")).to_numpy()
     return pa.table(
         {
             "high": high[order],
             "low": low[order],
-            "content": content[order],
+            "content": one(columns.column("content")).to_numpy()[order],
             "at": order.astype(np.int32),  # row of the columns file
+            "record": one(columns.column("row")).to_numpy()[order],
+            "text": joined_texts(tenant, ids, order),
         }
     )

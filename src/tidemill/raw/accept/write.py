@@ -10,33 +10,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one, string_buffers
-from tidemill.formats.columns import copy_at, put_positions, put_rows
-from tidemill.formats.declared_columns import RawColumns
-from tidemill.formats.locate import Located, locate
-from tidemill.formats.payload_columns import TypedRows, typed, typed_at
-from tidemill.formats.read import NOT_LOCATED
+from tidemill.formats.arrow import one
 from tidemill.formats.stored_slice import content_bytes
 from tidemill.model.levels import BASE
 from tidemill.model.slices import RecordOutcome
 from tidemill.raw.accept.gate import CONFLICT
+from tidemill.raw.accept.record_texts import ChunkTexts, mapped, payloads, record_texts
 from tidemill.raw.accept.stage import StagedChunk
+from tidemill.raw.accept.staged_fields import StagedFields
 from tidemill.raw.footers import QUARANTINE_PART, BatchFooter, LargeRows
-from tidemill.raw.part_columns import coded_and_bounded, nested_columns, own_columns, payload_sizes
+from tidemill.raw.part_columns import SAMPLE, coded_and_bounded, nested_columns
 from tidemill.raw.part_names import born_large
-from tidemill.raw.part_payloads import without_columns
+from tidemill.raw.part_payloads import PAYLOAD, without_columns
 from tidemill.raw.partitioning import part_numbers, row_order
 from tidemill.raw.quarantine import as_line
 from tidemill.raw.tables import INSTANT, QUARANTINE, QUARANTINE_STATS, RAW_STATS, ROW_GROUP, partition_at
-from tidemill.storage.bucket_path import local_copy, size_of, warehouse_path
+from tidemill.storage.bucket_path import local_copy, warehouse_path
 from tidemill.storage.ipc import read_ipc
 from tidemill.storage.tables.parts import StagedPart, write_part
 
+_TAPPED: Final = ("tenant", "event_time", "event_id", "slice", "line")
 # Called with the accepted rows of a unit while they are in memory: (rows, staging folder, name).
 Tap = Callable[[pa.Table, Path, str], None]
 
@@ -63,7 +63,7 @@ class WriteUnit:
     footer: BatchFooter
     dimensions: int
     measures: int
-    columns: RawColumns  # the declared fields that become columns
+    fields: StagedFields
     has_type: bool
     arrival: int  # of the first slice: decides the partition of a part without rows
     by_day: bool  # whether a part must be within one day
@@ -101,7 +101,7 @@ def _drops(unit: WriteUnit) -> pa.Table | None:
     pieces = []
     for path in unit.drops:
         table = read_ipc(path)
-        pieces.append(table.filter(pa.compute.is_in(table.column("chunk"), numbers)))
+        pieces.append(table.filter(pc.is_in(table.column("chunk"), numbers)))
     return pa.concat_tables(pieces).combine_chunks() if pieces else None
 
 
@@ -114,32 +114,27 @@ def _kept(chunk: WriteChunk, table: pa.Table, drops: pa.Table | None) -> Mask:
 
 
 class _PassedRows:
-    """The accepted rows of a unit in their final order; each payload is copied once."""
+    """The accepted rows of a unit, by their numbers through all staged chunks. They stay where they were
+    staged until a part is written, which puts them in order a few row groups at a time."""
 
     def __init__(self, unit: WriteUnit, tables: Sequence[pa.Table], keep: Sequence[Mask]) -> None:
         self.unit = unit
         self.tables = tables
-        self.rows = [np.flatnonzero(mask) for mask in keep]
-        self.sizes = np.array([r.size for r in self.rows], np.int64)
-        self.total = int(self.sizes.sum())
+        self.keep = keep
+        self.staged = np.array([table.num_rows for table in tables], np.int64)
+        self.passed = np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *keep]))
         self.time = self._numbers("event_time")
-        self.tenants, tenant = self._codes("tenant")
-        self.sizes_of = self._numbers("end") - self._numbers("start")  # bytes of payloads
-        self.part = part_numbers(self.time, self.sizes_of, by_day=unit.by_day)
-        self.order = row_order(self.part, tenant, self.time)
-        self.tenant = tenant
-        # The target of each row: position[i] of row i, counted chunk by chunk.
-        self.position = np.empty(self.total, np.int64)
-        self.position[self.order] = np.arange(self.total)
+        self.bytes = self._numbers("end") - self._numbers("start")
+        self.tenants, self.tenant = self._codes("tenant")
+        time, tenant = self.time[self.passed], self.tenant[self.passed]
+        part = part_numbers(time, self.bytes[self.passed], by_day=unit.by_day)
+        order = row_order(part, tenant, time)
+        self.order = self.passed[order]
+        self.cuts = (np.flatnonzero(np.diff(part[order])) + 1).tolist()  # where the next part begins
 
     def _numbers(self, name: str) -> Ints:
-        if not self.tables:
-            return np.empty(0, np.int64)
         return np.concatenate(
-            [
-                one(table.column(name)).to_numpy()[rows]
-                for table, rows in zip(self.tables, self.rows, strict=True)
-            ]
+            [np.empty(0, np.int64), *(one(table.column(name)).to_numpy() for table in self.tables)]
         )
 
     def _codes(self, name: str) -> tuple[list[str], Ints]:
@@ -150,51 +145,14 @@ class _PassedRows:
         ordered = sorted(texts, key=lambda text: text.encode())
         rank = {text: code for code, text in enumerate(ordered)}
         pieces = [np.empty(0, np.int64)]
-        for table, rows in zip(self.tables, self.rows, strict=True):
+        for table in self.tables:
             column = one(table.column(name))
             ranks = np.array([rank[text] for text in column.dictionary.to_pylist()] or [0], np.int64)
-            pieces.append(ranks[column.indices.to_numpy(zero_copy_only=False)[rows]])
+            pieces.append(ranks[column.indices.to_numpy(zero_copy_only=False)])
         return ordered, np.concatenate(pieces)
 
-    def _positions(self) -> Iterator[tuple[pa.Table, Ints, Ints]]:
-        """Each chunk's table, its accepted rows, and their positions in the final order."""
-        done = 0
-        for table, rows in zip(self.tables, self.rows, strict=True):
-            yield table, rows, self.position[done : done + rows.size]
-            done += rows.size
-
     def _per_chunk(self, values: Sequence[int]) -> Ints:
-        return np.repeat(np.array(values, np.int64), self.sizes)[self.order]
-
-    def _scattered(self, sources: Sequence[tuple[np.ndarray, Ints, Ints]], kind: pa.DataType) -> pa.Array:
-        """One string column from spans in several buffers, each byte copied once."""
-        lengths = np.concatenate([end - start for _, start, end in sources] or [np.empty(0, np.int64)])
-        offsets = np.zeros(self.total + 1, np.int64)
-        np.cumsum(lengths[self.order], out=offsets[1:])
-        assert offsets[-1] < 2**31, "a unit of work stays below 2 GiB"
-        out = np.empty(int(offsets[-1]), np.uint8)
-        done = 0
-        for data, start, end in sources:
-            copy_at(data, start, end, offsets[self.position[done : done + start.size]], out)
-            done += start.size
-        return pa.Array.from_buffers(
-            kind, self.total, [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(out)]
-        )
-
-    def _payload(self) -> pa.Array:
-        sources = []
-        for chunk, table, rows in zip(self.unit.chunks, self.tables, self.rows, strict=True):
-            start = one(table.column("start")).to_numpy()[rows]
-            end = one(table.column("end")).to_numpy()[rows]
-            sources.append((mapped(chunk.staged.data), start, end))
-        return self._scattered(sources, pa.string())
-
-    def _event_id(self) -> pa.Array:
-        sources = []
-        for table, rows in zip(self.tables, self.rows, strict=True):
-            offsets, data = string_buffers(one(table.column("event_id")))
-            sources.append((data, offsets[rows].astype(np.int64), offsets[rows + 1].astype(np.int64)))
-        return self._scattered(sources, pa.string())
+        return np.repeat(np.array(values, np.int64), self.staged)
 
     def _dictionary(self, texts: Sequence[str], codes: Ints) -> pa.Array:
         return pa.DictionaryArray.from_arrays(
@@ -203,77 +161,56 @@ class _PassedRows:
 
     def write_raw(self) -> list[StagedPart]:
         unit = self.unit
-        table = self._raw_table()
-        payload = one(table.column("payload"))
-        values = self._fields(payload)
-        for name, array in nested_columns(unit.columns, values, payload_sizes(payload)).items():
-            table = table.append_column(name, array)
-        columns = unit.columns.made((name for name, _ in values.misfits), values.rounded)
-        if not columns.keeps_payload:
-            left, columns = without_columns(columns, table)
-            table = table.set_column(table.schema.get_field_index("payload"), "payload", left)
+        texts = record_texts(
+            [
+                ChunkTexts(chunk.staged.data, staged)
+                for chunk, staged in zip(unit.chunks, self.tables, strict=True)
+            ]
+        )
+        columns = unit.fields.made(self.tables, self.keep)
+        if columns.keeps_payload:
+            table, order = self._raw_table(payloads(texts)), self.order
+        else:
+            whole = self._raw_table(payloads(texts).cast(pa.string())).take(pa.array(self.order))
+            left, columns = without_columns(columns, whole)
+            table = whole.set_column(whole.schema.get_field_index(PAYLOAD), PAYLOAD, left)
+            order = np.arange(self.order.size)
         footer = replace(unit.footer, columns=columns)
-        if unit.tap is not None and self.total:
-            unit.tap(self._tapped(table), warehouse_path(unit.raw_folder), unit.name)
-        cuts = np.flatnonzero(np.diff(self.part[self.order])) + 1
-        starts = [0, *cuts.tolist()]
+        if unit.tap is not None and self.order.size:
+            unit.tap(self._tapped(table, order), warehouse_path(unit.raw_folder), unit.name)
+        spans = pairwise([0, *self.cuts, self.order.size])
         return [
-            self._write_part(table, number, start, stop, footer if number == 0 else footer.for_next_part())
-            for number, (start, stop) in enumerate(pairwise([*starts, self.total]))
+            self._write_part(table, order[start:stop], self.order[start:stop], number, footer)
+            for number, (start, stop) in enumerate(spans)
         ]
 
-    def _fields(self, payload: pa.StringArray) -> TypedRows:
-        """The declared fields, from the positions that the scanner found."""
-        fields = own_columns(self.unit.columns)
-        if not fields.columns or not all("tag0" in table.column_names for table in self.tables):
-            return typed(fields, payload)
-        offsets, data = string_buffers(payload)
-        ends = offsets.astype(np.int64)
-        shape = (len(fields.columns), self.total)
-        found = Located(
-            np.empty(shape, np.uint8), np.empty(shape, np.int64), np.empty(shape, np.int64),
-            np.zeros(self.total, np.uint8),
-        )  # fmt: skip
-        for table, rows, at in self._positions():
-            for index in range(len(fields.columns)):
-                tag, start, end = (one(table.column(f"{name}{index}")) for name in ("tag", "from", "to"))
-                put_rows(tag.to_numpy(), rows, at, found.tags[index])
-                put_positions(start.to_numpy(), rows, at, ends, found.starts[index])
-                put_positions(end.to_numpy(), rows, at, ends, found.ends[index])
-        writable = data if data.flags.writeable else data.copy()  # writable, as kernels are compiled
-        left = np.flatnonzero(found.tags[0] == NOT_LOCATED)
-        if left.size:
-            again = locate(writable, ends[left], ends[left + 1], fields.paths)
-            found.tags[:, left], found.starts[:, left], found.ends[:, left] = (
-                again.tags,
-                again.starts,
-                again.ends,
-            )
-        return typed_at(fields, writable, found)
-
     def _write_part(
-        self, table: pa.Table, number: int, start: int, stop: int, footer: BatchFooter
+        self, table: pa.Table, order: Ints, rows: Ints, number: int, footer: BatchFooter
     ) -> StagedPart:
-        """Write the rows between two positions. A unit with nothing accepted writes a part without rows."""
-        unit, rows = self.unit, self.order[start:stop]
+        """Write the accepted `rows`, which are at `order` in the table. A unit with nothing accepted writes a
+        part without rows."""
+        unit = self.unit
+        if number:
+            footer = footer.for_next_part()
         first = int(self.time[rows].min()) if rows.size else unit.arrival
         held = self._rows_of_slices(rows)
         has_many = len(held) >= unit.many
-        may_be_large = has_many or int(self.sizes_of[rows].sum()) >= unit.large
+        may_be_large = has_many or int(self.bytes[rows].sum()) >= unit.large
         if may_be_large:
             footer = replace(footer, large=LargeRows(held, first, int(self.time[rows].max()), unit.now))
-        part_rows = table.slice(start, stop - start)
-        coded, bounded = coded_and_bounded(part_rows, unit.columns)
+        sampled = table.drop_columns(PAYLOAD) if unit.fields.columns.keeps_payload else table
+        coded, bounded = coded_and_bounded(sampled.take(pa.array(order[:SAMPLE])), unit.fields.columns)
         part = write_part(
             warehouse_path(unit.raw_folder),
             f"{unit.name}-{number:03d}.parquet",
-            part_rows,
+            table,
             partition=partition_at(first, by_day=unit.by_day),
             footer=footer.to_footer(),
             stats_columns=RAW_STATS,
             row_group_rows=ROW_GROUP,
             dictionary=coded,
             bounded=bounded,
+            order=pa.array(order),
         )
         if has_many or (may_be_large and part.size >= unit.large):
             return replace(part, name=born_large(part.name))
@@ -281,7 +218,7 @@ class _PassedRows:
 
     def _rows_of_slices(self, rows: Ints) -> dict[str, int]:
         """How many of these rows each slice has, without slices that have none."""
-        chunk = np.searchsorted(np.cumsum(self.sizes), rows, "right")
+        chunk = np.searchsorted(np.cumsum(self.staged), rows, "right")
         counts = np.bincount(chunk, minlength=len(self.unit.chunks)).tolist()
         found: dict[str, int] = {}
         for each, count in zip(self.unit.chunks, counts, strict=True):
@@ -289,57 +226,74 @@ class _PassedRows:
                 found[each.staged.slice] = found.get(each.staged.slice, 0) + count
         return found
 
-    def _raw_table(self) -> pa.Table:
+    def _raw_table(self, payload: pa.Array) -> pa.Table:
+        """All staged rows as rows of raw."""
         unit = self.unit
         slices = sorted({chunk.staged.slice for chunk in unit.chunks})
         code = [slices.index(chunk.staged.slice) for chunk in unit.chunks]
         met = [chunk.watermark for chunk in unit.chunks]
         no_watermark = self._per_chunk([m is None for m in met]).astype(np.bool_)
-        lines = self._numbers("row") + np.repeat(
-            np.array([chunk.first_line for chunk in unit.chunks], np.int64), self.sizes
-        )
         if unit.has_type:
-            types, kind = self._codes("event_type")
-            event_type = self._dictionary(types, kind[self.order])
+            event_type = self._dictionary(*self._codes("event_type"))
         else:
-            event_type = pa.nulls(self.total, pa.string())
+            event_type = pa.nulls(self.time.size, pa.string())
         return pa.table(
             {
-                "tenant": self._dictionary(self.tenants, self.tenant[self.order]),
-                "event_time": pa.array(self.time[self.order]).cast(INSTANT),
-                "event_id": self._event_id(),
+                "tenant": self._dictionary(self.tenants, self.tenant),
+                "event_time": pa.array(self.time).cast(INSTANT),
+                "event_id": self._column("event_id", pa.string()),
                 "event_type": event_type,
                 "arrival": pa.array(self._per_chunk([c.staged.arrival for c in unit.chunks])).cast(INSTANT),
                 "watermark": pa.array(self._per_chunk([m or 0 for m in met]), mask=no_watermark).cast(
                     INSTANT
                 ),
                 "slice": self._dictionary(slices, self._per_chunk(code)),
-                "line": pa.array(lines[self.order]),
-                "payload": self._payload(),
+                "line": pa.array(self._lines()),
+                PAYLOAD: payload,
+                **self._declared(),
             }
         )
 
-    def _tapped(self, raw: pa.Table) -> pa.Table:
-        """The columns for a tap: tenant, time, id and position of each event, and what metrics use (d0 …, m0
-        …)."""
-        columns = {name: raw.column(name) for name in ("tenant", "event_time", "event_id", "slice", "line")}
+    def _lines(self) -> Ints:
+        return self._numbers("row") + self._per_chunk([chunk.first_line for chunk in self.unit.chunks])
+
+    def _column(self, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        return pa.chunked_array([one(table.column(name)) for table in self.tables], kind)
+
+    def _declared(self) -> dict[str, pa.ChunkedArray]:
+        """The declared fields, and the sizes of payloads."""
+        fields = self.unit.fields
+        pieces = [
+            nested_columns(
+                fields.columns,
+                fields.values(table),
+                pc.subtract(table.column("end"), table.column("start")).cast(pa.int32()).combine_chunks(),
+            )
+            for table in self.tables
+        ]
+        return {
+            field.name: pa.chunked_array([one(piece[field.name]) for piece in pieces], field.type)
+            for field in fields.columns.fields
+        }
+
+    def _tapped(self, raw: pa.Table, order: Ints) -> pa.Table:
+        """The columns for a tap, of the accepted rows (at `order` in raw): tenant, time, id and position, and
+        what metrics use (d0 …, m0 …)."""
         names = [f"d{i}" for i in range(self.unit.dimensions)] + [f"m{i}" for i in range(self.unit.measures)]
-        order = pa.array(self.order)
-        for name in names:
-            pieces = [
-                table.column(name).take(pa.array(rows)) if rows.size < table.num_rows else table.column(name)
-                for table, rows in zip(self.tables, self.rows, strict=True)
-            ]
-            whole = pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], pieces[0].type)
-            columns[name] = one(whole.unify_dictionaries()).take(order)
-        return pa.table(columns)
+        used = pa.concat_tables([table.select(names) for table in self.tables]).unify_dictionaries()
+        at, staged_at = pa.array(order), pa.array(self.order)
+        return pa.table(
+            {
+                **{name: one(raw.column(name).take(at)) for name in _TAPPED},
+                **{name: one(used.column(name).take(staged_at)) for name in names},
+            }
+        )
 
     def _by_slice(self) -> Iterator[tuple[str, WriteChunk, Ints]]:
-        done = 0
-        for chunk, rows in zip(self.unit.chunks, self.rows, strict=True):
+        ends = np.searchsorted(self.passed, np.cumsum(self.staged))
+        for chunk, rows in zip(self.unit.chunks, np.split(self.passed, ends[:-1]), strict=False):
             if rows.size:
-                yield chunk.staged.slice, chunk, self.time[done : done + rows.size]
-            done += rows.size
+                yield chunk.staged.slice, chunk, self.time[rows]
 
     def tiles(self) -> dict[int, frozenset[str]]:
         found: dict[int, set[str]] = {}
@@ -361,10 +315,6 @@ class _PassedRows:
             if chunk.watermark is not None:
                 found[name] = found.get(name, 0) + int(np.count_nonzero(time <= chunk.watermark))
         return found
-
-
-def mapped(path: str) -> np.ndarray:
-    return np.memmap(local_copy(path), np.uint8, mode="r") if size_of(path) else np.empty(0, np.uint8)
 
 
 def _write_quarantine(

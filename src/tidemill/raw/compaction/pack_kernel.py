@@ -166,7 +166,7 @@ def _rows(path: str, unit: RewriteUnit, reading: _Reading) -> Iterator[pa.Table]
             values = columns.typed(rows)
             reading.misfits.update(name for name, _ in values.misfits)
             reading.rounded.update(values.rounded)
-            made = nested_columns(declared, values, columns.sizes(rows))
+            made = nested_columns(declared, values.arrays, columns.sizes(rows))
             rows = payloads.put_back(rows)
             yield pa.table({**{name: rows.column(name) for name in _COLUMNS}, **made})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import BASE, BY_NAME, BaseTile, TileKey, TileState
@@ -48,8 +49,17 @@ _FORGET_TILE_SLICES = (
     "DELETE FROM tile_slices WHERE stream = ? AND start = ? AND desired = 0 AND observed = 0"
 )
 _UNBLOCK = "UPDATE windows SET due = 1, blocked_by = NULL WHERE blocked_by = ?"
-_Member = tuple[str, int, int, int]  # of a 5s tile: the id and ledger offset of the slice, desired, observed
+_Member = tuple[int, int, int]  # of a 5s tile: the ledger offset of the slice, desired, observed
 _INSERT_ENTRY = f"INSERT INTO slices ({ENTRY}) VALUES ({', '.join('?' * len(SLICE_COLUMNS))})"
+
+
+class _TileSlices(NamedTuple):
+    """The slices of a 5s tile; shared by all tiles that have the same ones."""
+
+    members: Sequence[tuple[str, _Member]]  # with their ids
+    desired: frozenset[str]
+    observed: frozenset[str]
+    has_left: bool  # whether a slice is no longer desired
 
 
 def enter(db: Connection, new: NewSlice) -> SliceEntry:
@@ -165,6 +175,15 @@ def want(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> No
     rehash(db, stream, tiles)
 
 
+def leave_tiles(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+    """Remove slices from the desired sets of 5s tiles."""
+    pairs = [(stream, start, slice_id) for start, ids in tiles.items() for slice_id in ids]
+    of_it = "stream = ? AND start = ? AND slice = (SELECT seq FROM slices WHERE id = ?)"
+    db.executemany(f"UPDATE tile_slices SET desired = 0 WHERE {of_it}", pairs)
+    db.executemany(_FORGET_TILE_SLICES, [(stream, start) for start in tiles])
+    rehash(db, stream, tiles)
+
+
 def _decision_codes(db: Connection, stream: str, ids: Collection[str]) -> dict[str, tuple[int, int]]:
     """For each slice its ledger offset and its decision code."""
     rows = db.execute(
@@ -214,25 +233,17 @@ def append_runs(db: Connection, stream: str, offset: int, names: Sequence[str]) 
 
 def base_tiles(db: Connection, stream: str, rows: Sequence[tuple[Value, ...]]) -> list[BaseTile]:
     states = [tile_state(row) for row in rows]
-    members = _members(db, stream, [state.key.start for state in states])
+    slices = _slices_of(db, stream, [state.key.start for state in states])
     return [
-        BaseTile(state, _desired(members[state.key.start]), _observed(members[state.key.start]))
+        BaseTile(state, found.desired, found.observed)
         for state in states
+        for found in (slices[state.key.start],)
     ]
 
 
-def tile_state(row: tuple[Value, ...]) -> TileState:
+def tile_state(row: tuple[Any, ...]) -> TileState:
     level, start, hash_, revision, part, rows = row
-    assert isinstance(start, int)
-    assert isinstance(revision, int)
-    assert isinstance(rows, int)
-    return TileState(
-        TileKey(str(level), start),
-        hash=None if hash_ is None else str(hash_),
-        revision=revision,
-        part=None if part is None else str(part),
-        rows=rows,
-    )
+    return TileState(TileKey(level, start), hash_, revision, part, rows)
 
 
 def apply_tiles(db: Connection, stream: str, builds: Iterable[TileBuild]) -> None:
@@ -258,29 +269,28 @@ def move_tiles(db: Connection, stream: str, moved: Iterable[TileBuild]) -> None:
 
 def _observe(db: Connection, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
     """Set the observed sets of 5s tiles to these names."""
-    members = _members(db, stream, tiles)
-    current = [start for start, names in tiles.items() if _desired(members[start]) == names]
+    slices = _slices_of(db, stream, tiles)
+    current = [start for start, names in tiles.items() if slices[start].desired == names]
     db.execute(
         "UPDATE tile_slices SET observed = desired WHERE stream = ? AND observed != desired"
         " AND start IN (SELECT CAST(value AS bigint) FROM json_each(?))",
         (stream, json.dumps(current)),
     )
     for start in tiles.keys() - set(current):  # its desired set changed while it was built, or before
-        _observe_one(db, stream, start, members[start], tiles[start])
-    left = [start for start in tiles if not all(desired for _, _, desired, _ in members[start])]
+        _observe_one(db, stream, start, slices[start].members, tiles[start])
+    left = [start for start in tiles if slices[start].has_left]
     db.executemany(_FORGET_TILE_SLICES, [(stream, start) for start in left])
-    unwanted = [start for start in tiles if not any(desired for _, _, desired, _ in members[start])]
-    rehash(db, stream, unwanted)
+    rehash(db, stream, [start for start in tiles if not slices[start].desired])
 
 
 def _observe_one(
-    db: Connection, stream: str, start: int, members: Sequence[_Member], names: frozenset[str]
+    db: Connection, stream: str, start: int, members: Sequence[tuple[str, _Member]], names: frozenset[str]
 ) -> None:
     """Set the observed set of one tile; only members that change are written."""
     decision_codes = {id_: decision_code(decision) for id_, decision in map(contribution_of, names)}
     flips = [
         (decision_codes.get(id_, 0), stream, start, seq)
-        for id_, seq, _, observed in members
+        for id_, (seq, _, observed) in members
         if observed != decision_codes.get(id_, 0)
     ]
     db.executemany("UPDATE tile_slices SET observed = ? WHERE stream = ? AND start = ? AND slice = ?", flips)
@@ -324,35 +334,43 @@ def lose_tiles(db: Connection, stream: str, parts: Collection[str]) -> int:
 
 def rehash(db: Connection, stream: str, starts: Collection[int]) -> None:
     """Compute the hashes of the desired sets of 5s tiles again, after these changed."""
-    members = _members(db, stream, starts)
+    slices = _slices_of(db, stream, starts)
     db.executemany(
         "INSERT INTO tiles (stream, level, start, desired, hash, revision, part, rows)"
         " VALUES (?, ?, ?, ?, NULL, 0, NULL, 0)"
         " ON CONFLICT (stream, level, start) DO UPDATE SET desired = excluded.desired",
-        [(stream, BASE.name, start, hash_of(_desired(members[start]))) for start in starts],
+        [(stream, BASE.name, start, hash_of(slices[start].desired)) for start in starts],
     )
 
 
-def _members(db: Connection, stream: str, starts: Collection[int]) -> dict[int, list[_Member]]:
-    """The slices of each of these 5s tiles, by one query."""
+def _slices_of(db: Connection, stream: str, starts: Collection[int]) -> dict[int, _TileSlices]:
+    """The slices of each of these 5s tiles. Many tiles have the same ones: each set is made once."""
     found: dict[int, list[_Member]] = {start: [] for start in starts}
-    rows = db.execute(
-        "SELECT t.start, s.id, t.slice, t.desired, t.observed FROM json_each(?) j"
-        " CROSS JOIN tile_slices t ON t.stream = ? AND t.start = CAST(j.value AS bigint)"
-        " CROSS JOIN slices s ON s.seq = t.slice",
+    for row in db.execute(
+        "SELECT t.start, t.slice, t.desired, t.observed FROM json_each(?) j"
+        " CROSS JOIN tile_slices t ON t.stream = ? AND t.start = CAST(j.value AS bigint)",
         (json.dumps(sorted(starts)), stream),
+    ):
+        found[row[0]].append(row[1:])
+    keys = {start: tuple(members) for start, members in found.items()}
+    distinct = set(keys.values())
+    ids = dict(
+        db.execute(
+            "SELECT seq, id FROM slices WHERE seq IN (SELECT CAST(value AS bigint) FROM json_each(?))",
+            (json.dumps(sorted({seq for members in distinct for seq, _, _ in members})),),
+        ).fetchall()
     )
-    for start, id_, seq, desired, observed in rows:
-        found[start].append((id_, seq, desired, observed))
-    return found
+    made = {members: _tile_slices([(ids[member[0]], member) for member in members]) for members in distinct}
+    return {start: made[key] for start, key in keys.items()}
 
 
-def _desired(members: Sequence[_Member]) -> frozenset[str]:
-    return frozenset([_name(id_, desired) for id_, _, desired, _ in members if desired])
-
-
-def _observed(members: Sequence[_Member]) -> frozenset[str]:
-    return frozenset([_name(id_, observed) for id_, _, _, observed in members if observed])
+def _tile_slices(members: Sequence[tuple[str, _Member]]) -> _TileSlices:
+    return _TileSlices(
+        members,
+        frozenset([_name(id_, desired) for id_, (_, desired, _) in members if desired]),
+        frozenset([_name(id_, observed) for id_, (_, _, observed) in members if observed]),
+        not all(desired for _, (_, desired, _) in members),
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 from tidemill.model.damage import Damage, KnownDamage
 from tidemill.model.gateway import Receipt
@@ -100,16 +100,15 @@ class BatchRecord:
     progress: Progress = NO_PROGRESS  # of the stream, after the batch
 
 
-@dataclass(frozen=True, slots=True)
-class TileBuild:
-    """A tile that was just committed."""
+class TileBuild(NamedTuple):
+    """A tile that was just committed. A tuple, since there may be very many."""
 
     key: TileKey
     hash: str
     revision: int
     part: str | None  # None: the tile has no rows
     rows: int
-    slices: frozenset[str] = field(default_factory=frozenset)  # of a 5s tile
+    slices: frozenset[str] = frozenset()  # of a 5s tile
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +368,11 @@ class Tiles(Protocol):
         have no rows there. Idempotent. StorageError, without any change, for a slice that is not in the
         ledger.
         """
+        ...
+
+    def leave_tiles(self, stream: str, tiles: Mapping[int, frozenset[str]]) -> None:
+        """Remove slices (by id) from the desired sets of 5s tiles (by start): nothing of them changes the
+        tile any more. The tiles are stale then."""
         ...
 
     def lose_tiles(self, stream: str, parts: Collection[str]) -> int:

@@ -265,6 +265,7 @@ class SqlState:
             )
 
     touch_tiles = _writes(ledger_sql.want)
+    leave_tiles = _writes(ledger_sql.leave_tiles)
     lose_tiles = _writes(ledger_sql.lose_tiles)
 
     def miss_tiles(self, stream: str, level: str, starts: Collection[int]) -> None:

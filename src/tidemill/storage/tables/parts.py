@@ -7,6 +7,7 @@ publishes and commits it.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 FOOTER_KEY: Final = b"tidemill"
 MOST_DIGITS: Final = 18  # of a decimal that fits 8 bytes
+TAKEN: Final = 1 << 17  # rows that are put in order at once, about
+_VIEW: Final = "V16"  # an entry of a view array
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +74,16 @@ def write_part(
     Equal columns, footer and options give equal bytes, however the table is chunked. Columns in `partition`
     are left out of the file, as Delta requires. Row groups have `row_group_rows` rows each, or begin at the
     rows `row_groups` (ascending, 0 first), and have minima and maxima of `stats_columns` (which the table's
-    log has too) and `bounded`; columns in structs are named by their paths. `order` lists all row numbers in
-    the order to write them; the reordered table is never in memory as a whole.
+    log has too) and `bounded`; columns in structs are named by their paths. `order` lists the numbers of the
+    rows to write, in the order to write them; what is written is never in memory as a whole.
     """
     assert "/" not in name, name
     assert not name.startswith((".", "_")), name  # readers skip such files
     import pyarrow.parquet as pq
 
     table = _checked(table.drop_columns([column for column in partition if column in table.column_names]))
-    stats = delta_stats(table, stats_columns)
+    rows = table.num_rows if order is None else len(order)
+    stats = delta_stats(_rows_of(table.select(stats_columns), order), stats_columns)
     with storage_errors("write the part", folder / name), attempt(folder / name) as temporary:
         with (
             pa.OSFile(str(temporary), "wb") as sink,
@@ -94,7 +98,7 @@ def write_part(
                 write_page_checksum=True,
             ) as writer,
         ):
-            for group in _row_groups(table, row_groups or range(0, table.num_rows, row_group_rows), order):
+            for group in _row_groups(table, row_groups or range(0, rows, row_group_rows), order):
                 writer.write_table(group, group.num_rows)
             writer.add_key_value_metadata({FOOTER_KEY: _footer_text(footer)})
         sync_file(temporary)
@@ -105,7 +109,7 @@ def write_part(
         path=str(target.absolute()),
         name=target.name,
         partition=tuple(partition.items()),
-        rows=table.num_rows,
+        rows=rows,
         size=size,
         stats=stats,
     )
@@ -115,13 +119,46 @@ def _footer_text(footer: Mapping[str, object]) -> bytes:
     return json.dumps(footer, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
+def _rows_of(table: pa.Table, order: pa.Array | None) -> pa.Table:
+    """The rows that are written, in any order."""
+    return table if order is None or len(order) == table.num_rows else table.take(order)
+
+
 def _row_groups(table: pa.Table, starts: Sequence[int], order: pa.Array | None) -> Iterator[pa.Table]:
     """The rows of each row group. Each column is one chunk: chunk borders would move page borders."""
-    for start, end in pairwise([*starts, table.num_rows]):
-        if order is None:
+    if order is None:
+        for start, end in pairwise([*starts, table.num_rows]):
             yield table.slice(start, end - start).combine_chunks()
-        else:
-            yield table.take(order.slice(start, end - start)).combine_chunks()
+        return
+    first, taken, ends = 0, table.slice(0, 0), [*starts, len(order)][1:]
+    for start, end in zip(starts, ends, strict=True):
+        if end > first + taken.num_rows:  # as many groups as may be taken at once, but one at least
+            last = max(end, ends[bisect_right(ends, start + TAKEN) - 1])
+            first, taken = start, _taken(table, order.slice(start, last - start))
+        yield taken.slice(start - first, end - start)
+
+
+def _taken(table: pa.Table, rows: pa.Array) -> pa.Table:
+    """Some rows of a table, in this order. Texts in view arrays stay where they are."""
+    columns = [
+        _views_taken(column, rows) if _is_view(column) else column.take(rows) for column in table.columns
+    ]
+    return pa.table(columns, schema=table.schema).combine_chunks()
+
+
+def _is_view(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_string_view(column.type))
+
+
+def _views_taken(column: pa.ChunkedArray, rows: pa.Array) -> pa.Array:
+    """The same for a view array without nulls, which Arrow itself cannot do."""
+    import numpy as np
+
+    (views,) = column.chunks
+    assert not views.null_count
+    _, entries, *texts = views.buffers()
+    found = np.frombuffer(entries, _VIEW)[views.offset : views.offset + len(views)][rows.to_numpy()]
+    return pa.Array.from_buffers(column.type, len(rows), [None, pa.py_buffer(found), *texts])
 
 
 def _encodings(schema: pa.Schema, dictionary: Sequence[str]) -> dict[str, object]:

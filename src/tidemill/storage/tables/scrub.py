@@ -5,7 +5,7 @@ A scrub may run beside writers: a part that they replace meanwhile and delete is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,6 @@ from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError
 from tidemill.storage import layout
 from tidemill.storage.file_scrub import FileCheck, ScrubTally, StoredFile, check_files
-from tidemill.storage.files import storage_errors
 from tidemill.storage.tables import log, log_checksums
 from tidemill.storage.tables.log_checksums import LogFile, damaged_log
 from tidemill.storage.tables.part_checksums import (
@@ -39,23 +38,22 @@ _KINDS: Final[Mapping[layout.TableKind, FileKind]] = {  # in the order of their 
 
 
 def scrub_tables(
-    warehouse: Path, stream: str, committed: Mapping[str, int], tally: ScrubTally, after: str = ""
+    warehouse: Path,
+    stream: str,
+    windows: Collection[str],
+    committed: Mapping[str, int],
+    tally: ScrubTally,
+    after: str = "",
 ) -> Iterator[FileCheck]:
-    """All files of the tables of a stream whose names come after one, in the order of their names.
-    `committed`: versions of the tables that are known to have been committed, by kind."""
+    """All files of the tables of a stream whose names come after one, in the order of their names; results of
+    its `windows` only. `committed`: versions of the tables that are known to have been committed, by
+    kind."""
     for name, kind in _KINDS.items():
         root = layout.table(warehouse, name, stream)
         yield from scrub_table(warehouse, root, kind, stream, tally, after, committed=committed.get(name, 0))
-    windows = {name.removeprefix(RESULTS) for name in committed if name.startswith(RESULTS)}
-    for window in sorted(windows | _results(warehouse, stream)):
+    for window in sorted(windows):
         root, version = layout.results(warehouse, stream, window), committed.get(f"{RESULTS}{window}", 0)
         yield from scrub_table(warehouse, root, FileKind.RESULT, stream, tally, after, committed=version)
-
-
-def _results(warehouse: Path, stream: str) -> set[str]:
-    folder = layout.results_of(warehouse, stream)
-    with storage_errors("list", folder):
-        return {root.name for root in folder.iterdir() if root.is_dir()} if folder.is_dir() else set()
 
 
 def scrub_table(
