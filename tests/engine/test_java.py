@@ -4,10 +4,21 @@ trace, and the next job works."""
 from __future__ import annotations
 
 import json
+import logging
 import os
+import socket
+import struct
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
+
+import pytest
+from py4j.java_gateway import GatewayClient, GatewayParameters  # type: ignore[import-untyped]
+
+from tidemill.engine.session import silence_gateway
 
 JAVA = """#!/bin/sh
 [ "$1" = -version ] && { echo 'openjdk version "21.0.8" 2025-07-15 LTS' >&2; exit 0; }
@@ -116,3 +127,47 @@ def test_when_the_jvm_is_killed_the_next_job_starts_another(tmp_path: Path) -> N
         "of the caller": "the Spark session that was passed in has ended",
     }
     assert "Traceback" not in ran.stderr
+
+
+@contextmanager
+def _resets() -> Iterator[int]:
+    """The port of a server that reads what it is sent and resets the connection, as a killed JVM does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            connection.recv(1 << 16)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+        thread = Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+def test_a_reset_connection_to_the_jvm_prints_no_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
+    root = logging.getLogger()
+    before = list(root.filters)
+
+    def send() -> None:
+        with _resets() as port:
+            client = GatewayClient(gateway_parameters=GatewayParameters(port=port))
+            assert client.send_command("c\nt\nstop\ne\n").startswith("x")  # what py4j answers on an error
+            client.close()
+
+    try:
+        root.filters = []
+        with caplog.at_level(logging.WARNING):
+            send()
+        assert [record.getMessage() for record in caplog.records] == ["Exception while sending command."]
+        caplog.clear()
+        silence_gateway()
+        silence_gateway()  # once is enough
+        assert len(root.filters) == 1
+        with caplog.at_level(logging.WARNING):
+            send()
+            root.error("of somebody else")
+        assert [record.getMessage() for record in caplog.records] == ["of somebody else"]
+    finally:
+        root.filters = before

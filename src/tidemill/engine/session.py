@@ -188,6 +188,22 @@ def _ends_quietly(session: SparkSession) -> None:
         log.debug("the connection to the JVM was lost", exc_info=True)
 
     vars(session.sparkContext._accumulatorServer)["handle_error"] = lost
+    silence_gateway()
+
+
+def silence_gateway() -> None:
+    """py4j writes a stack trace to the root logger if the JVM ends, or Ctrl-C is pressed, while it waits for
+    a response. The error that follows says so; the trace is logged at level DEBUG here."""
+    root = logging.getLogger()
+    if _is_not_of_gateway not in root.filters:
+        root.addFilter(_is_not_of_gateway)
+
+
+def _is_not_of_gateway(record: logging.LogRecord) -> bool:
+    if record.name != "root" or Path(record.pathname).parent.name != "py4j":
+        return True
+    log.debug("py4j: %s", record.getMessage(), exc_info=record.exc_info)
+    return False
 
 
 @contextmanager
