@@ -36,7 +36,7 @@ from tidemill.storage.state.protocol import Ledger
 _COPY: Final = 64 * 1024  # a larger buffer is mapped again for each file, and each of its pages is a fault
 GROUP_FILES: Final = 256  # landed with one sync of the folder, the log and the ledger
 GROUP_BYTES: Final = 1024 * 1024 * 1024
-THREADS: Final = 4  # files of a group that are copied at once
+THREADS: Final = 8  # files of a group that are copied at once: some wait for the disk while others are hashed
 SIDE_BY_SIDE: Final = 32 * 1024 * 1024  # bytes of a group that are worth hashing side by side …
 LOADING: Final = 512 * 1024 * 1024  # … and for which it is worth loading the kernel
 _RECENT: Final = 32  # entries of the ledger that include the last arrival

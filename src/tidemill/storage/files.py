@@ -13,8 +13,9 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 from tidemill.model.errors import ConflictError, StorageError
@@ -150,6 +151,29 @@ def remove_tree(folder: Path) -> None:
         folder.remove_tree()
     else:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class Removal:
+    """Removes files in a thread, while others go on: to give back what large ones hold takes its time."""
+
+    def __init__(self) -> None:
+        self._threads: list[Thread] = []
+
+    def start(self, files: Iterable[Path]) -> None:
+        """Remove these files, as far as they exist. Nothing may write to their names before `wait`."""
+        thread = Thread(target=_remove_each, args=(list(files),), name="tidemill-removal")
+        self._threads.append(thread)
+        thread.start()
+
+    def wait(self) -> None:
+        while self._threads:
+            self._threads.pop().join()
+
+
+def _remove_each(files: Sequence[Path]) -> None:
+    for file in files:
+        with suppress(OSError):  # what is left goes with its folder
+            file.unlink(missing_ok=True)
 
 
 # -- temporary files

@@ -90,6 +90,10 @@ class Noting:
 
     spec: RollupSpec
 
+    @property
+    def columns(self) -> Sequence[str]:
+        return Tap(self.spec).columns
+
     def __call__(self, rows: pa.Table, folder: Path, name: str) -> None:
         note(self.spec, rows, folder, name)
 

@@ -63,10 +63,11 @@ def no_cells(spec: RollupSpec) -> Cells:
     return {metric.name: cell_schema(metric).empty_table() for metric in spec.metrics}
 
 
-def accumulate(spec: RollupSpec, events: pa.Table, width: int) -> Cells:
+def accumulate(spec: RollupSpec, events: pa.Table, width: int, *, by_time: bool = False) -> Cells:
     """Cells of accepted events: tenant, event_time (microseconds or timestamp), event_id, d0 …, m0 …
 
-    State metrics get none: what an event adds to them depends on those before it.
+    State metrics get none: what an event adds to them depends on those before it. `by_time`: sorted by bucket
+    first.
     """
     bucket = buckets_of(one(events.column("event_time")).cast(pa.int64()).to_numpy(), width)
     keys = GroupKeys(events, bucket, width)
@@ -77,7 +78,8 @@ def accumulate(spec: RollupSpec, events: pa.Table, width: int) -> Cells:
         mask = passing(metric, events)
         rows = None if mask is None else np.flatnonzero(mask)
         names = ["tenant", *(f"d{d.at}" for d in metric.dimensions)]
-        groups = keys.groups([*names, "bucket"], rows, metric.filter)
+        order = ["bucket", *names] if by_time else [*names, "bucket"]
+        groups = keys.groups(order, rows, metric.filter)
         folded = _ACCUMULATE[metric.kind](metric, groups, events)
         found[metric.name] = _table(metric, [events.column(name) for name in names], bucket, groups, folded)
     return found

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tidemill.formats.read_plan import ReadPlan
 from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, below
 from tidemill.model.time import Interval
-from tidemill.outputs.rollups.cell_files import PARTIAL, read_cells, read_partial, write_cells, write_partial
+from tidemill.outputs.rollups.cell_files import PARTIAL, read_cells, read_partial, write_cells
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge, no_cells, of_tiles
 from tidemill.outputs.rollups.events import read_tile_events
 from tidemill.outputs.rollups.history_kernel import note
@@ -112,8 +112,17 @@ class Tap:
 
     spec: RollupSpec
 
+    @property
+    def columns(self) -> Sequence[str]:
+        """What it reads of the accepted rows, beside the dimensions and measures."""
+        if self.spec.in_order:
+            return ("tenant", "event_time", "event_id", "slice", "line")
+        if any(metric.keeps_ends for metric in self.spec.metrics):  # the id decides between equal times
+            return ("tenant", "event_time", "event_id")
+        return ("tenant", "event_time")
+
     def __call__(self, rows: pa.Table, folder: Path, name: str) -> None:
-        write_partial(folder / f"{name}{PARTIAL}", accumulate(self.spec, rows, BASE.width))
+        write_cells(folder / f"{name}{PARTIAL}", accumulate(self.spec, rows, BASE.width, by_time=True))
         note(self.spec, rows, folder, name)
 
 

@@ -45,7 +45,8 @@ from tidemill.raw.stream_buffer import Rows, StreamBuffer, buffered
 from tidemill.raw.tables import is_by_day, quarantine_table, raw_table
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
-from tidemill.storage.bucket_path import local_copy
+from tidemill.storage.bucket_path import local_copy, warehouse_path
+from tidemill.storage.files import Removal
 from tidemill.storage.ipc import read_ipc
 from tidemill.storage.state.protocol import BatchRecord, ClockState, Progress, SliceResult, State
 from tidemill.storage.tables.parts import StagedPart
@@ -132,10 +133,18 @@ class Acceptor:
         self.runs = layout.gate(warehouse, stream.name)
         self.refused_before: Callable[[], int | None] = lambda: None  # events of an earlier time are refused
         self._buffer: tuple[int, StreamBuffer] | None = None  # for a version of raw
+        self._removal = Removal()  # of staged files that were read
 
     def accept(self, now: int = 0) -> Batch | None:
         """Accept the oldest pending slices that fit one batch; None if there are none. Those whose file
         cannot be read are tried again some time after `now`."""
+        try:
+            return self._accept(now)
+        except BaseException:  # the next try stages files of the same names
+            self._removal.wait()
+            raise
+
+    def _accept(self, now: int) -> Batch | None:
         base = self.raw.refresh(), self.quarantine.refresh()  # before anything is read that others may change
         entries = self.state.pending(self.stream.name, self.settings.batch_bytes)
         if not entries:
@@ -155,6 +164,7 @@ class Acceptor:
         self.progress("gate", 0.35)
         first_lines = _first_lines(slices, chunks)
         gated = self._gate(batch, slices, chunks, first_lines, work)
+        self._removal.start(warehouse_path(chunk.keys) for chunk in chunks if self.plan.gated)
         self._count(slices, gated)
         self._find_repeats(slices, chunks, gated)
         moved = self._clocks(slices, chunks, gated)
@@ -166,6 +176,7 @@ class Acceptor:
 
         self.progress("commit", 0.95)
         record = self._commit(batch, slices, chunks, gated, moved, written, base)
+        self._removal.start(warehouse_path(chunk.columns) for chunk in chunks)
         self._buffer = (record.raw_version, moved.buffer)
         self.progress("commit", 1.0)
         parts = [part for w in written for part in w.raw]
@@ -185,6 +196,7 @@ class Acceptor:
 
     def finish(self) -> None:
         """Empty staging: nothing more is read from it."""
+        self._removal.wait()
         self.raw.clean_staging()
         self.quarantine.clean_staging()
 

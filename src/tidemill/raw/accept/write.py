@@ -6,11 +6,11 @@ in order of arrival, so equal groups of slices always give equal bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -36,9 +36,16 @@ from tidemill.storage.bucket_path import local_copy, warehouse_path
 from tidemill.storage.ipc import read_ipc
 from tidemill.storage.tables.parts import StagedPart, write_part
 
-_TAPPED: Final = ("tenant", "event_time", "event_id", "slice", "line")
-# Called with the accepted rows of a unit while they are in memory: (rows, staging folder, name).
-Tap = Callable[[pa.Table, Path, str], None]
+
+class Tap(Protocol):
+    """Called with the accepted rows of a unit while they are in memory; it may write to their folder."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns of raw that it reads, beside the dimensions and measures."""
+        ...
+
+    def __call__(self, rows: pa.Table, folder: Path, name: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +184,7 @@ class _PassedRows:
             order = np.arange(self.order.size)
         footer = replace(unit.footer, columns=columns)
         if unit.tap is not None and self.order.size:
-            unit.tap(self._tapped(table, order), warehouse_path(unit.raw_folder), unit.name)
+            unit.tap(self._tapped(unit.tap, table, order), warehouse_path(unit.raw_folder), unit.name)
         spans = pairwise([0, *self.cuts, self.order.size])
         return [
             self._write_part(table, order[start:stop], self.order[start:stop], number, footer)
@@ -276,15 +283,15 @@ class _PassedRows:
             for field in fields.columns.fields
         }
 
-    def _tapped(self, raw: pa.Table, order: Ints) -> pa.Table:
-        """The columns for a tap, of the accepted rows (at `order` in raw): tenant, time, id and position, and
+    def _tapped(self, tap: Tap, raw: pa.Table, order: Ints) -> pa.Table:
+        """The columns for a tap, of the accepted rows (at `order` in raw): those of raw that it reads, and
         what metrics use (d0 …, m0 …)."""
         names = [f"d{i}" for i in range(self.unit.dimensions)] + [f"m{i}" for i in range(self.unit.measures)]
         used = pa.concat_tables([table.select(names) for table in self.tables]).unify_dictionaries()
         at, staged_at = pa.array(order), pa.array(self.order)
         return pa.table(
             {
-                **{name: one(raw.column(name).take(at)) for name in _TAPPED},
+                **{name: one(raw.column(name).take(at)) for name in tap.columns},
                 **{name: one(used.column(name).take(staged_at)) for name in names},
             }
         )
