@@ -138,13 +138,6 @@ class Acceptor:
     def accept(self, now: int = 0) -> Batch | None:
         """Accept the oldest pending slices that fit one batch; None if there are none. Those whose file
         cannot be read are tried again some time after `now`."""
-        try:
-            return self._accept(now)
-        except BaseException:  # the next try stages files of the same names
-            self._removal.wait()
-            raise
-
-    def _accept(self, now: int) -> Batch | None:
         base = self.raw.refresh(), self.quarantine.refresh()  # before anything is read that others may change
         entries = self.state.pending(self.stream.name, self.settings.batch_bytes)
         if not entries:
@@ -164,7 +157,6 @@ class Acceptor:
         self.progress("gate", 0.35)
         first_lines = _first_lines(slices, chunks)
         gated = self._gate(batch, slices, chunks, first_lines, work)
-        self._removal.start(warehouse_path(chunk.keys) for chunk in chunks if self.plan.gated)
         self._count(slices, gated)
         self._find_repeats(slices, chunks, gated)
         moved = self._clocks(slices, chunks, gated)
@@ -176,7 +168,8 @@ class Acceptor:
 
         self.progress("commit", 0.95)
         record = self._commit(batch, slices, chunks, gated, moved, written, base)
-        self._removal.start(warehouse_path(chunk.columns) for chunk in chunks)
+        # Not before: while the batch is not committed, another process may stage the same one.
+        self._removal.start(warehouse_path(path) for chunk in chunks for path in (chunk.keys, chunk.columns))
         self._buffer = (record.raw_version, moved.buffer)
         self.progress("commit", 1.0)
         parts = [part for w in written for part in w.raw]
