@@ -234,7 +234,8 @@ class _PassedRows:
         return found
 
     def _raw_table(self, payload: pa.Array) -> pa.Table:
-        """All staged rows as rows of raw."""
+        """All staged rows as rows of raw. Each column is one chunk: Arrow would otherwise join the chunks
+        of texts again for every group of rows that is taken."""
         unit = self.unit
         slices = sorted({chunk.staged.slice for chunk in unit.chunks})
         code = [slices.index(chunk.staged.slice) for chunk in unit.chunks]
@@ -259,7 +260,7 @@ class _PassedRows:
                 PAYLOAD: payload,
                 **self._declared(),
             }
-        )
+        ).combine_chunks()
 
     def _lines(self) -> Ints:
         return self._numbers("row") + self._per_chunk([chunk.first_line for chunk in self.unit.chunks])
