@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from shutil import disk_usage
 from types import ModuleType
@@ -86,6 +87,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@cache
 def _may_start_processes(module: ModuleType) -> bool:
     """Whether it imports what starts processes, or takes something from a part of the tests that does."""
     origins = {getattr(value, "__module__", None) or "" for value in vars(module).values()}

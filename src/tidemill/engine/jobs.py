@@ -143,8 +143,7 @@ class Engine:
             return []
         if size is not None and size <= self._inline_bytes:
             began = time.perf_counter()
-            with ThreadPoolExecutor(min(len(units), self.parallelism)) as pool:
-                here = [row for rows in pool.map(partial(_rows, kernel), units) for row in rows]
+            here = self._here(kernel, units)
             log.debug("%s: %d units here in %.3f s", label, len(units), time.perf_counter() - began)
             return here
         from pyspark import cloudpickle  # lazy: small work never loads Spark
@@ -179,6 +178,12 @@ class Engine:
                 raise value
             out.append(value)
         return out
+
+    def _here(self, kernel: Callable[[Unit], Iterable[Row]], units: Sequence[Unit]) -> list[Row]:
+        if len(units) == 1:  # a thread for it would only cost
+            return _rows(kernel, units[0])
+        with ThreadPoolExecutor(min(len(units), self.parallelism)) as pool:
+            return [row for rows in pool.map(partial(_rows, kernel), units) for row in rows]
 
     def close(self) -> None:
         with self._lock:

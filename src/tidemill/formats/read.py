@@ -76,10 +76,12 @@ class ReadChunk:
     located: Sequence[Values]  # of `plan.located`, in the valid records
 
 
-def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
-    """The columns of the valid records, and the refused ones with the reason."""
+def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int | Ints) -> ReadChunk:
+    """The columns of the valid records, and the refused ones with the reason. `arrival` is that of all of
+    them, or of each: records of several slices may be in one chunk."""
+    arrivals = np.broadcast_to(np.asarray(arrival, np.int64), chunk.starts.shape)
     found = scan(chunk.data, chunk.starts, chunk.ends, plan.columns, plan.kept, plan.depth)
-    bulk = _Bulk(plan, chunk, found, arrival)
+    bulk = _Bulk(plan, chunk, found, arrivals)
     fast = bulk.read()
     rows = np.flatnonzero(~bulk.good)
     if not rows.size:
@@ -93,7 +95,10 @@ def read_chunk(plan: ReadPlan, chunk: RecordChunk, arrival: int) -> ReadChunk:
         fits = end - start <= plan.record_bytes
         record = chunk.data[start:end].tobytes() if fits else bytes(end - start)
         problem = chunk.broken.get(row)
-        decision = decide(record, plan, arrival) if problem is None else refuse(record, plan, problem)
+        if problem is None:
+            decision = decide(record, plan, int(arrivals[row]))
+        else:
+            decision = refuse(record, plan, problem)
         if isinstance(decision, RefusedRecord):
             span = start + chunk.base, end + chunk.base
             refused.append((row, decision.reason.value, decision.detail, decision.tenant, *span))
@@ -116,7 +121,7 @@ class _Bulk:
     plan: ReadPlan
     chunk: RecordChunk
     found: Scanned
-    arrival: int
+    arrivals: Ints  # of all records
     good: Mask = field(init=False)
 
     def __post_init__(self) -> None:
@@ -269,12 +274,12 @@ class _Bulk:
         elif plan.time_column is not None:
             time, keep = self._column_time(rows, plan.time_column)
         else:
-            return np.full(rows.size, self.arrival, np.int64), np.ones(rows.size, np.bool_)
+            return self.arrivals[rows], np.ones(rows.size, np.bool_)
         keep &= (time >= MIN_INSTANT) & (time < MAX_INSTANT)
         if plan.skew_future is not None:
-            keep &= time <= self.arrival + plan.skew_future
+            keep &= time <= self.arrivals[rows] + plan.skew_future
         if plan.skew_past is not None:
-            keep &= time >= self.arrival - plan.skew_past
+            keep &= time >= self.arrivals[rows] - plan.skew_past
         if plan.sealed_before is not None:
             keep &= time >= plan.sealed_before
         return time, keep

@@ -281,13 +281,18 @@ class LineFile(Generic[Line]):
         good: list[bytes] = []
         chain, is_whole = ChainReader(), True
         for number, text in enumerate(texts):
-            is_whole = is_whole and self._parse(text) is not None and chain.read(text)
-            before = head_at(texts[number - 1]) if number else EMPTY_LOG
-            is_mine = head_at(text) is None or before is None or follows(before, text)
-            if is_whole or (self._parse(text) is not None and is_mine):
+            is_line = self._parse(text) is not None
+            is_whole = is_whole and is_line and chain.read(text)
+            if is_whole or (is_line and self._is_next(texts[number - 1] if number else None, text)):
                 good.append(text)
         heads = [head.lines for text in texts if (head := head_at(text)) is not None]
         return _Lines(good, max([len(texts), *heads]), is_whole=is_whole)
+
+    @staticmethod
+    def _is_next(before: bytes | None, text: bytes) -> bool:
+        """Whether a line was not changed, as far as the line before it shows."""
+        head = EMPTY_LOG if before is None else head_at(before)
+        return head is None or head_at(text) is None or follows(head, text)
 
     def record(self, state: Logs) -> None:
         """Record the log in the state: its head, and a copy of new lines. The caller must hold the lock."""

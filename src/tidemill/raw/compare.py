@@ -19,23 +19,19 @@ import pyarrow as pa
 
 from tidemill.config.stream import Csv, Json
 from tidemill.formats.arrays import Ints, Mask, Words
-from tidemill.formats.arrow import column_at, one, string_buffers
-from tidemill.formats.columns import strings
+from tidemill.formats.arrow import column_at, one
 from tidemill.formats.declared_columns import SIZE
-from tidemill.formats.decode import decode
-from tidemill.formats.hashing import SEED_TENANT, hash_bytes, key_lanes
 from tidemill.formats.key_runs import hash_keys, key_ranges
 from tidemill.formats.payload_columns import columns_in, typed
-from tidemill.formats.read import read_chunk
 from tidemill.formats.read_plan import ReadPlan
-from tidemill.model.errors import InputError
 from tidemill.model.slices import RecordOutcome, Reject, SliceEntry, SliceStatus
 from tidemill.model.time import MIN_INSTANT
 from tidemill.raw.footers import declared_by, declared_in
 from tidemill.raw.part_columns import payload_sizes
 from tidemill.raw.part_payloads import PartPayloads
 from tidemill.raw.quarantine import REPLAY
-from tidemill.storage.bucket_path import local_copy, warehouse_path
+from tidemill.raw.slice_records import AcceptedSlice, SliceRecords, read_slices, text_hashes, type_hashes
+from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.files import remove_tree
 from tidemill.storage.ipc import read_ipc, write_ipc
 from tidemill.storage.tables.parts import open_part, read_footer, read_part
@@ -45,7 +41,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE: Final = 1 << 20
 NO_WATERMARK: Final = -(1 << 63)
-_CHUNK_BYTES: Final = 16 << 20
 _RAW: Final = [
     "tenant",
     "event_time",
@@ -99,7 +94,7 @@ def _facts_of_raw(rows: pa.Table) -> pa.Table:
             "arrival": one(rows.column("arrival").cast(pa.int64())),
             "watermark": watermark,
             "key": hash_keys(one(rows.column("tenant")), one(rows.column("event_id")))[0],
-            "type": _type_hashes(one(rows.column("event_type"))),
+            "type": type_hashes(one(rows.column("event_type"))),
             "payload": text_hashes(one(rows.column("payload"))),
         }
     )
@@ -125,23 +120,6 @@ def _sorted(unit: SortUnit, facts: pa.Table) -> Iterator[str]:
         rows = facts if unit.buckets == 1 else facts.filter(pa.array(bucket_of_row == number))
         write_ipc(warehouse_path(unit.folder) / f"{number:06d}-{unit.name}", rows)
         yield f"{number:06d}-{unit.name}"
-
-
-def text_hashes(texts: pa.Array) -> Words:
-    """The hashes of strings or bytes, without nulls."""
-    offsets, data = string_buffers(texts)
-    return key_lanes(data, offsets, np.array([SEED_TENANT], np.uint64), np.zeros(len(texts), np.int32))[0]
-
-
-def _type_hashes(types: pa.Array) -> Words:
-    """The hashes of event types; 0 where there is none."""
-    if not pa.types.is_dictionary(types.type):
-        types = types.cast(pa.string()).dictionary_encode()
-    known = [
-        0 if text is None else hash_bytes(text.encode(), SEED_TENANT) for text in types.dictionary.to_pylist()
-    ]
-    codes = types.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)
-    return np.array([*known, 0], np.uint64)[codes]
 
 
 # -- columns and payloads
@@ -178,17 +156,6 @@ def compare_columns(path: str) -> Iterator[Difference]:
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedSlice:
-    """A slice that was accepted, and where its file is."""
-
-    path: str
-    entry: SliceEntry
-    same_reading: bool  # it was read by the current declaration; otherwise only its bytes can be compared
-    # all its records that were not accepted are in quarantine; none was replayed or has expired
-    quarantined: bool
-
-
-@dataclass(frozen=True, slots=True)
 class CompareUnit:
     """The slices of one bucket, and the files with their rows."""
 
@@ -206,11 +173,7 @@ def compare(unit: CompareUnit) -> Iterator[Difference]:
     raw, held = _StoredRows(unit.raw, _NO_RAW), _StoredRows(unit.quarantine, _NO_QUARANTINE)
     plan = replace(unit.plan, dimensions=(), measures=(), sealed_before=None)
     keys: list[SliceKeys] = []
-    for check in unit.checks:
-        try:
-            records = _DecodedRecords.of(unit, plan, check)
-        except InputError:
-            continue  # its bytes are not those that landed: reported for the slice itself
+    for check, records in read_slices(unit.checks, plan, unit.csv, unit.json):
         compared = _Comparison(check, records, raw.of(check.entry.id), held.of(check.entry.id))
         yield from compared.differences()
         if plan.gated and check.same_reading:
@@ -257,66 +220,12 @@ _NO_QUARANTINE: Final = pa.schema(
 ).empty_table()  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _DecodedRecords:
-    """The records of a slice as they are read now."""
-
-    payload: Words  # of all of them
-    lines: Ints  # of the valid records, like the next four
-    time: Ints
-    key: Words
-    type: Words
-    content: Words
-    refused: Mapping[int, tuple[str, str | None]]  # line -> reason and tenant
-
-    @staticmethod
-    def of(unit: CompareUnit, plan: ReadPlan, check: AcceptedSlice) -> _DecodedRecords:
-        new = check.entry.slice
-        payloads, valid = [np.empty(0, np.uint64)], [_NO_RECORDS]
-        refused: dict[int, tuple[str, str | None]] = {}
-        line = 1
-        types = {rule.name: rule.type for rule in plan.rules}
-        chunks = decode(
-            local_copy(check.path),
-            new.format,
-            new.codec,
-            unit.csv,
-            unit.json,
-            chunk_bytes=_CHUNK_BYTES,
-            types=types,
-        )
-        for chunk in chunks if new.size else ():
-            payloads.append(text_hashes(strings(chunk.data, chunk.starts, chunk.ends)))
-            read = read_chunk(plan, chunk, new.arrival)
-            valid.append(_valid(read.columns, line))
-            for row in read.refused.select(["row", "reason", "tenant"]).to_pylist():
-                refused[line + row["row"]] = (row["reason"], row["tenant"])
-            line += int(chunk.starts.size)
-        lines, time, key, kind, content = (np.concatenate(column) for column in zip(*valid, strict=True))
-        return _DecodedRecords(np.concatenate(payloads), lines, time, key, kind, content, refused)
-
-
-_NO_RECORDS: Final = (np.empty(0, np.int64),) * 2 + (np.empty(0, np.uint64),) * 3
-
-
-def _valid(columns: pa.Table, first_line: int) -> tuple[Ints, Ints, Words, Words, Words]:
-    rows = one(columns.column("row")).to_numpy().astype(np.int64)
-    there = "event_type" in columns.column_names
-    return (
-        rows + first_line,
-        one(columns.column("event_time")).to_numpy(),
-        hash_keys(one(columns.column("tenant")), one(columns.column("event_id")))[0],
-        _type_hashes(one(columns.column("event_type"))) if there else np.zeros(rows.size, np.uint64),
-        one(columns.column("content")).to_numpy(),
-    )
-
-
 @dataclass(frozen=True)
 class _Comparison:
     """One slice: its records and its rows."""
 
     check: AcceptedSlice
-    records: _DecodedRecords
+    records: SliceRecords
     raw: Rows
     held: Rows
 

@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 
 from tidemill import Mill
@@ -176,6 +177,7 @@ def test_states_go_on_when_another_metric_changes_after_raw_has_expired(tmp_path
     assert of_a_sealed_time(tmp_path, *declared) == expected(2 + len(declared))
 
 
+@pytest.mark.long
 def test_states_go_on_when_metrics_that_look_back_come_and_go_after_raw_has_expired(tmp_path: Path) -> None:
     by_api = "c: {kind: state, object: api, state: st}"
     limited = "c: {kind: counter, dimensions: [obj], max_cardinality: 2}"

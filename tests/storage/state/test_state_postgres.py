@@ -127,15 +127,15 @@ def test_a_process_that_holds_the_state_keeps_others_from_writing_for_a_while_on
     other.close()
 
 
-def test_a_transaction_whose_process_is_stopped_is_ended_by_the_server(
-    opener: PostgresOpener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transaction_whose_process_is_stopped_is_ended_by_the_server(opener: PostgresOpener) -> None:
     """A process that is paused in the middle of an act does not keep all others from theirs."""
-    monkeypatch.setattr("tidemill.storage.state.postgres.STOPPED_SECONDS", 0.05)
     one, other = opener(), opener()
     holding = one._write()  # type: ignore[attr-defined]
     held = holding.__enter__()
     held.execute("UPDATE counters SET value = 7 WHERE name = 'retractions'")
+    limit = "idle_in_transaction_session_timeout"
+    assert held.execute(f"SHOW {limit}").fetchall() == [("1min",)]
+    held.execute(f"SET {limit} = '50ms'")  # that of `other` stays: this process may be slow
     assert other.enter(slice_of(1)).seq == 1  # waits until the server has ended the other
     with pytest.raises(StorageError, match="state cannot be used"):
         holding.__exit__(None, None, None)

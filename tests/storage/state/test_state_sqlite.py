@@ -424,6 +424,7 @@ def _steps(state: State, act: Callable[[], object]) -> int:
     return counted[0]
 
 
+@pytest.mark.long
 def test_thousands_of_windows_are_laid_judged_and_completed_in_a_few_seconds(tmp_path: Path) -> None:
     """Twice as many cost about twice as much: nothing in it looks at all the others."""
     costs = []

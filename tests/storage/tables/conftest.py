@@ -35,7 +35,7 @@ class Add(Protocol):
     ) -> list[Part]: ...
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stage() -> Stage:
     """One part with the ids first, first + 1 ...; id i happened at i seconds and 1 microsecond."""
 
@@ -62,7 +62,7 @@ def stage() -> Stage:
     return staged
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def add(stage: Stage) -> Add:
     """Stage, publish and commit one part."""
 

@@ -42,6 +42,24 @@ def filled(root: Path, add: Add, commits: int) -> Table:
     return table
 
 
+@pytest.fixture(scope="module")
+def checkpointed(tmp_path_factory: pytest.TempPathFactory, add: Add) -> Path:
+    """A warehouse with a table whose log has a checkpoint, and three entries after it."""
+    home = tmp_path_factory.mktemp("checkpointed")
+    layout.tick_lock(home).touch()
+    filled(layout.raw(home, "s"), add, CHECKPOINT_EVERY + 2)
+    return home
+
+
+@pytest.fixture
+def table(checkpointed: Path, warehouse: Path, root: Path) -> Table:
+    """That table, in the warehouse of the test."""
+    shutil.copytree(checkpointed, warehouse, dirs_exist_ok=True)
+    found = Table.existing(root)
+    assert found is not None
+    return found
+
+
 def entry(root: Path, version: int) -> Path:
     return log.entry_path(root, version)
 
@@ -62,8 +80,8 @@ def of_log(path: Path) -> str:
     return f"raw/s/_delta_log/{path.name}"
 
 
-def test_a_sound_table_is_opened_and_scrubbed(warehouse: Path, root: Path, add: Add) -> None:
-    table = filled(root, add, CHECKPOINT_EVERY + 3)
+def test_a_sound_table_is_opened_and_scrubbed(warehouse: Path, root: Path, table: Table, add: Add) -> None:
+    add(table, "more", 0)
     opened = Table.existing(root)
     assert opened is not None
     assert opened.snapshot().by_path == table.snapshot().by_path
@@ -105,20 +123,20 @@ def test_an_entry_that_was_cut_is_no_torn_one(root: Path, add: Add) -> None:
     assert last.exists()
 
 
-def test_entries_before_the_checkpoint_are_not_needed_to_read(warehouse: Path, root: Path, add: Add) -> None:
-    filled(root, add, CHECKPOINT_EVERY + 2)
+@pytest.mark.usefixtures("table")
+def test_entries_before_the_checkpoint_are_not_needed_to_read(warehouse: Path, root: Path) -> None:
     flip(entry(root, 3), 40)
     assert Table.existing(root) is not None
     assert [one.file for one in scrubbed(warehouse, root)] == [of_log(entry(root, 3))]
-    table = Table.existing(root)
-    assert table is not None
+    opened = Table.existing(root)
+    assert opened is not None
     with pytest.raises(DamageError):
-        table.commits(after=1)
+        opened.commits(after=1)
 
 
+@pytest.mark.usefixtures("table")
 @pytest.mark.parametrize("harm", ["flipped", "cut", "lost"])
-def test_a_damaged_checkpoint(warehouse: Path, root: Path, add: Add, harm: str) -> None:
-    filled(root, add, CHECKPOINT_EVERY + 2)
+def test_a_damaged_checkpoint(warehouse: Path, root: Path, harm: str) -> None:
     (checkpoint,) = log.checkpoints(root).values()
     if harm == "flipped":
         flip(checkpoint, 300)
@@ -218,8 +236,9 @@ def test_tables_of_earlier_versions_are_read_as_they_are(warehouse: Path, root: 
     assert of_entry.reason == "the file is missing"
 
 
-def test_trimmed_entries_are_not_missed(warehouse: Path, root: Path, add: Add) -> None:
-    table = filled(root, add, 2 * CHECKPOINT_EVERY + 3)
+def test_trimmed_entries_are_not_missed(warehouse: Path, root: Path, table: Table, add: Add) -> None:
+    for number in range(CHECKPOINT_EVERY):
+        add(table, f"more{number}", number * 10)
     now = entry(root, 0).stat().st_mtime_ns // 1000 + 2 * DAY
     floor = log.last_checkpoint(root)
     assert table.trim_log(DAY, now) == floor
@@ -227,20 +246,20 @@ def test_trimmed_entries_are_not_missed(warehouse: Path, root: Path, add: Add) -
     assert min(int(name[:20]) for name in log_checksums.recorded(root)) == floor
     opened = Table.existing(root)
     assert opened is not None
-    assert opened.version == 2 * CHECKPOINT_EVERY + 3
+    assert opened.version == 2 * CHECKPOINT_EVERY + 2
     entry(root, floor).unlink()
     assert [one.file for one in scrubbed(warehouse, root)] == [of_log(entry(root, floor))]
 
 
-def test_a_pointer_that_is_lost_or_garbled_does_no_harm(root: Path, add: Add) -> None:
-    filled(root, add, CHECKPOINT_EVERY + 2)
+@pytest.mark.usefixtures("table")
+def test_a_pointer_that_is_lost_or_garbled_does_no_harm(root: Path) -> None:
     pointer = layout.table_log(root) / "_last_checkpoint"
     assert json.loads(pointer.read_bytes())["version"] == CHECKPOINT_EVERY - 1
     for harm in (lambda: pointer.write_bytes(b"{"), pointer.unlink):
         harm()
-        table = Table.existing(root)
-        assert table is not None
-        assert table.version == CHECKPOINT_EVERY + 2
+        opened = Table.existing(root)
+        assert opened is not None
+        assert opened.version == CHECKPOINT_EVERY + 2
 
 
 def test_a_damaged_part_is_scrubbed_and_a_replaced_one_is_not(warehouse: Path, root: Path, add: Add) -> None:

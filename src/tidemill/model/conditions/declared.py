@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from tidemill.model.conditions.ast import (
@@ -23,6 +24,7 @@ from tidemill.model.conditions.parse import KEYWORDS, read_condition
 from tidemill.model.conditions.scanner import Scanner
 
 MAX_LENGTH: Final = 10_000  # characters
+KEPT: Final = 256  # conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,10 @@ class DeclaredCondition:
         return {"text": self.text, "node": _node(self.condition)}
 
 
+@lru_cache(maxsize=KEPT)
 def parse_condition(text: str) -> DeclaredCondition:
-    """The condition in a text, or a QueryError with the position and what was expected there."""
+    """The condition in a text, or a QueryError with the position and what was expected there. It is asked for
+    at each use of what was declared, so the last ones are kept."""
     scanner = Scanner(text, "condition", keywords=KEYWORDS, longest=MAX_LENGTH, plain=True)
     condition = read_condition(scanner)
     scanner.end()
