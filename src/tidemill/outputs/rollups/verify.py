@@ -25,7 +25,7 @@ from tidemill.outputs.rollups.cell_files import read_cells, read_partial, write_
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge, of_tiles
 from tidemill.outputs.rollups.events import read_events
 from tidemill.outputs.rollups.kernel import NOWHERE, Admit, Positions
-from tidemill.outputs.rollups.planning import UNIT_ROWS, tiles_hash
+from tidemill.outputs.rollups.planning import UNIT_ROWS, is_made_of
 from tidemill.outputs.rollups.rows import read_tiles, row_buckets
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.outputs.rollups.tile_parts import tile_builds
@@ -305,12 +305,14 @@ def _hashes(builds: Sequence[TileBuild], known: TileReference) -> Iterator[TileD
         level, start = build.key.level, build.key.start
         if level == BASE.name:
             slices = known.desired.get(start, frozenset())
+            if known.sealed is not None and start < known.sealed:
+                slices |= build.slices  # of those that touched it, some may be known no longer
             if build.slices != slices:
                 reason = f"is made of {len(build.slices)} slices; raw has rows of {len(slices)}"
                 yield TileDifference(level, start, reason)
             elif build.hash != set_hash(slices):
                 yield TileDifference(level, start, "its hash is not that of its slices")
-        elif build.hash != tiles_hash(made_of[level].get(start, {})):
+        elif not is_made_of(build.hash, made_of[level].get(start, {})):
             under = below(BY_NAME[level])
             assert under is not None
             yield TileDifference(level, start, f"is not made of the {under.name} tiles below")
