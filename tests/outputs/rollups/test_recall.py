@@ -225,3 +225,30 @@ def test_a_tile_is_not_made_of_a_slice_that_touched_it_only_while_another_was_de
         mill.run_until_idle()
         assert mill.verify().findings == []
         assert count(mill, DAY_ONE, TRANSITIONS) == 3
+
+
+def test_a_lost_state_history_leaves_nothing_to_verify_where_raw_and_lower_levels_have_expired(
+    tmp_path: Path,
+) -> None:
+    """Nothing says any more that the second slice changed the tile of the first."""
+    calls = CallLog.made(tmp_path / "calls", "{raw: 3d, rollups: {5s: 1d}}")
+    with calls.open() as mill:
+        land(mill, ("a", FIRST + 2 * HOUR, "A"), ("z", NOON, "A"))
+        mill.run_until_idle()
+        land(mill, ("b", FIRST + HOUR, "A"))
+        mill.run_until_idle()
+        mill.retention.expire(mill.retention.plan())
+        mill.run_until_idle()
+        for path in (calls.root / "warehouse/trails/calls").iterdir():
+            path.unlink()
+        assert mill.repair().left == []
+    calls.recover()
+    with calls.open() as mill:
+        mill.run_until_idle()
+        assert mill.verify().findings == []
+        assert count(mill, DAY_ONE) == 2
+        late = land(mill, ("c", FIRST + 3 * HOUR, "A"))
+        mill.run_until_idle()
+        assert mill.slice(late).counts.accepted == 1
+        assert count(mill, DAY_ONE) == 3
+        assert mill.verify().findings == []
