@@ -173,3 +173,30 @@ def test_raw_that_has_expired_in_part_is_not_decided_again_by_recover_and_is_tak
         mill.run_until_idle()
         assert count(mill, "calls") == 4
         assert mill.verify().findings == []
+
+
+def test_a_part_of_quarantine_that_cannot_be_made_again_does_not_keep_its_stream_from_being_recovered(
+    tmp_path: Path,
+) -> None:
+    shop = Shop(tmp_path)
+    shop.declare("calls", retention="raw: 3d")
+    with shop.open() as mill:
+        records = [{"id": "old", "at": FIRST}, {"id": "new", "at": NOON}, {"at": NOON}]
+        mill.land("calls", "\n".join(json.dumps(one) for one in records).encode())
+        mill.run_until_idle()
+        mill.retention.expire(mill.retention.plan())
+        mill.run_until_idle()
+        found = mill.snapshot("quarantine", "calls")
+        assert found is not None
+        (path,) = (Path(path) for path in found.paths())
+    path.unlink()
+    shop.recover()
+    with shop.open() as mill:
+        mill.run_until_idle()
+        assert [one.faults for one in mill.status()] == [[]]
+        land(mill, "calls", ("old", FIRST), ("newer", NOON))
+        mill.run_until_idle()
+        assert count(mill, "calls") == 3
+        assert [step.damage.file for step in mill.repair().left] == [
+            path.relative_to(tmp_path / "warehouse").as_posix()
+        ]

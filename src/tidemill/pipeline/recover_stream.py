@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tidemill.ingest.retraction_log import RetractionLog, sent_back
-from tidemill.model.errors import StorageError
+from tidemill.model.errors import DamageError, StorageError
 from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.raw.accept.catch_up import rebuild_runs
 from tidemill.raw.batch_removal import clocks_left, progress_left, remove_batches
+from tidemill.raw.damaged_parts import have_expired
 from tidemill.raw.footers import PACKED, BatchFooter
+from tidemill.raw.part_names import batch_of
 from tidemill.raw.recovered_batches import PartFacts, part_facts, records_of
 from tidemill.raw.retract import finish_retractions
 from tidemill.raw.watermark import TimeRules
@@ -21,6 +23,7 @@ from tidemill.storage import layout
 from tidemill.storage.state.protocol import BatchRecord, Progress, SliceResult
 from tidemill.storage.tables.log import TAKEN_OVER
 from tidemill.storage.tables.parts import read_footer
+from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import RESHAPED, Table
 
 if TYPE_CHECKING:
@@ -74,6 +77,18 @@ def decide_in_order(workers: Workers, stream: str, reason: str) -> None:
 # -- what raw has
 
 
+def _batch_of(raw: Table, quarantine: Table, part: Part) -> str:
+    """The batch of a part of quarantine. DamageError if it cannot be read, and its slices can be decided
+    again; otherwise the part stays, and `repair` names it."""
+    try:
+        return BatchFooter.from_footer(read_footer(quarantine.root / part.path)).batch
+    except DamageError:
+        batch = batch_of(part)
+        if batch is None or not have_expired(raw, {batch}, ()):
+            raise
+        return batch
+
+
 def _current(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
     """Without slices that could not be read and were retracted, or tried again since: only their old batches
     are in raw."""
@@ -99,7 +114,7 @@ def batches_in_raw(workers: Workers, stream: str, entries: Sequence[SliceEntry])
     workers.warehouse.progress(stream, "recover", 1.0)
     if quarantine is not None:
         # It is committed before raw: what a crash left of a batch that raw does not have is removed.
-        listed = {BatchFooter.from_footer(read_footer(path)).batch for path in quarantine.snapshot().paths()}
+        listed = {_batch_of(raw, quarantine, part) for part in quarantine.snapshot().parts}
         lost = listed - {fact.footer.batch for fact in facts if isinstance(fact.footer, BatchFooter)}
         remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, workers.warehouse.clock())
     version = quarantine.version if quarantine is not None else 0

@@ -252,3 +252,24 @@ def test_a_lost_state_history_leaves_nothing_to_verify_where_raw_and_lower_level
         assert mill.slice(late).counts.accepted == 1
         assert count(mill, DAY_ONE) == 3
         assert mill.verify().findings == []
+
+
+@pytest.mark.parametrize("level", ["5s", "1m"])
+def test_lost_tiles_of_metrics_that_are_declared_otherwise_are_made_for_the_new_ones(
+    tmp_path: Path, level: str
+) -> None:
+    """The levels above have the same slices, and another metric."""
+    calls = CallLog.made(tmp_path / "calls", "{}")
+    declared = calls.root / "tidemill.yaml"
+    text = declared.read_text()
+    declared.write_text(text.replace("calls: {kind: counter}", "others: {kind: counter}"))
+    with calls.open() as mill:
+        land(mill, ("a", FIRST + HOUR, "A"))
+        mill.run_until_idle()
+        calls.remove(mill, level)
+    declared.write_text(text)
+    with calls.open() as mill:
+        mill.repair()
+        mill.run_until_idle()
+        assert count(mill, DAY_ONE) == 1
+        assert mill.verify().findings == []

@@ -252,14 +252,16 @@ class Roller:
         return done
 
     def _outdated(self) -> list[BaseTile]:
-        """5s tiles made for other declarations, without those whose raw has expired."""
+        """5s tiles that are made for other declarations, or below tiles that are, without those whose raw has
+        expired."""
         name, horizons = self.stream.name, self.horizons()
         if self._current or self.state.checkpoints(name).get(DECLARED) == self.spec.declared:
             return []
         self._join_states()
         made = declarations(self.table)
         found = []
-        for tile in self.state.tiles(name, BASE.name) if made else ():
+        lost = [tile.state for tile in self.state.stale_tiles(name) if tile.state.hash is None]
+        for tile in [*self.state.tiles(name, BASE.name), *lost] if made else ():
             keys = (TileKey(level.name, level.tile_of(tile.key.start)) for level in LEVELS)
             declared = next((made[key] for key in keys if key in made), None)  # the finest level that is kept
             if declared not in (None, self.spec.declared) and not horizons.sealed(tile.key):
