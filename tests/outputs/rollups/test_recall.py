@@ -273,3 +273,19 @@ def test_lost_tiles_of_metrics_that_are_declared_otherwise_are_made_for_the_new_
         mill.run_until_idle()
         assert count(mill, DAY_ONE) == 1
         assert mill.verify().findings == []
+
+
+def test_a_lost_tile_is_not_made_of_slices_that_touched_it_for_a_metric_that_is_gone(tmp_path: Path) -> None:
+    calls = CallLog.made(tmp_path / "calls", "{}")
+    with calls.open() as mill:
+        for id_, hour, status in (("a", 2, "A"), ("b", 1, "B")):
+            land(mill, (id_, FIRST + hour * HOUR, status))
+            mill.run_until_idle()
+        calls.remove(mill, "5s")
+    declared = calls.root / "tidemill.yaml"
+    declared.write_text(declared.read_text().replace("lines: {kind: state, object: line, state: status}", ""))
+    with calls.open() as mill:
+        assert mill.repair().left == []
+        mill.run_until_idle()
+        assert count(mill, DAY_ONE) == 2
+        assert mill.verify().findings == []

@@ -260,13 +260,18 @@ class Roller:
         self._join_states()
         made = declarations(self.table)
         found = []
-        lost = [tile.state for tile in self.state.stale_tiles(name) if tile.state.hash is None]
-        for tile in [*self.state.tiles(name, BASE.name), *lost] if made else ():
+        for tile in self._base_tiles() if made else ():
             keys = (TileKey(level.name, level.tile_of(tile.key.start)) for level in LEVELS)
             declared = next((made[key] for key in keys if key in made), None)  # the finest level that is kept
             if declared not in (None, self.spec.declared) and not horizons.sealed(tile.key):
                 found.append(tile.key.start)
         return self.state.base_tiles(name, found)
+
+    def _base_tiles(self) -> list[TileState]:
+        """All 5s tiles, also those that are not built yet or were lost."""
+        stale = self.state.stale_tiles(self.stream.name)
+        unbuilt = [tile.state for tile in stale if tile.state.hash is None]
+        return [*self.state.tiles(self.stream.name, BASE.name), *unbuilt]
 
     def _join_states(self) -> None:
         """A slice changes the tiles in which it has rows, and those in which it changes states. Which these
@@ -281,7 +286,7 @@ class Roller:
         for start, slices in (*found, *touched.items()):
             holding.setdefault(start, set()).update(slices)
         bare = {entry.name: entry.id for entry in self.state.slices(name)}
-        starts = [t.key.start for t in self.state.tiles(name, BASE.name) if not horizons.sealed(t.key)]
+        starts = [tile.key.start for tile in self._base_tiles() if not horizons.sealed(tile.key)]
         surplus: dict[int, frozenset[str]] = {}
         lacking: dict[int, frozenset[str]] = {}
         for tile in self.state.base_tiles(name, starts):
