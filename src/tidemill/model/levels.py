@@ -32,6 +32,7 @@ LEVELS: Final[tuple[Level, ...]] = (
 BASE: Final = LEVELS[0]
 BY_NAME: Final = {level.name: level for level in LEVELS}
 NAMES: Final = tuple(BY_NAME)
+TO_BE_MADE: Final = ""  # the hash of a 5s tile that is made again for the sake of those above it
 
 
 def below(level: Level) -> Level | None:

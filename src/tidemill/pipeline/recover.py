@@ -27,24 +27,20 @@ from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.clock import Clock
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import BusyError, StorageError
-from tidemill.model.slices import SliceEntry, SliceStatus
 from tidemill.pipeline.recover_damage import OutdatedLedgerError, RecoveryDamage
 from tidemill.pipeline.recover_landings import forgotten_expiries, forgotten_retractions, lost_acts, salvage
+from tidemill.pipeline.recover_stream import batches_in_raw
 from tidemill.pipeline.workers import Workers
 from tidemill.raw.accept.catch_up import rebuild_runs
-from tidemill.raw.batch_removal import clocks_left, progress_left, remove_batches
-from tidemill.raw.footers import PACKED, BatchFooter
-from tidemill.raw.recovered_batches import PartFacts, part_facts, records_of
-from tidemill.raw.watermark import TimeRules
+from tidemill.raw.batch_removal import remove_batches
 from tidemill.storage import layout
 from tidemill.storage.files import remove_tree
 from tidemill.storage.leases import HeldLeases, working
 from tidemill.storage.locks import exclusive
 from tidemill.storage.state import opening
-from tidemill.storage.state.protocol import BatchRecord, Progress, SliceResult
-from tidemill.storage.tables.log import TAKEN_OVER, take_version
-from tidemill.storage.tables.parts import read_footer
-from tidemill.storage.tables.table import RESHAPED, Table
+from tidemill.storage.state.protocol import BatchRecord
+from tidemill.storage.tables.log import take_version
+from tidemill.storage.tables.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 UNKNOWN_RUN: Final = "unknown.run"
-_SAME_ROWS: Final = frozenset({PACKED, RESHAPED, TAKEN_OVER})  # commits of raw that change no row
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +153,11 @@ def _fill(workers: Workers, damage: RecoveryDamage, target: str, lost: Sequence[
     entries = with_retractions(found_slices.entries, lines)
     seqs = {entry.id: entry.seq for entry in entries}
     records: list[BatchRecord] = []
+    unread: set[str] = set()  # a round takes these up once their files are put back
     for stream in workers.project.streams:
-        records += damage.attempt(stream, partial(_records, workers, stream, entries)) or []
+        found_batches = damage.attempt(stream, partial(batches_in_raw, workers, stream, entries))
+        records += found_batches or []
+        unread |= {stream} if found_batches is None else set()
     records.sort(key=lambda record: min((seqs[result.slice] for result in record.results), default=0))
     workers.state.restore(entries, [replace(record, runs=()) for record in records], len(lines))
     damage.has_ledger = True
@@ -169,7 +167,7 @@ def _fill(workers: Workers, damage: RecoveryDamage, target: str, lost: Sequence[
     record_logs(warehouse, workers.state)
     damage.leave(_unknown(adopt(warehouse, workers.state, thorough=True)))
     for stream in workers.project.streams:
-        if not layout.raw(warehouse, stream).is_dir():
+        if stream in unread or not layout.raw(warehouse, stream).is_dir():
             continue
         if damage.attempt(stream, partial(_recover_gate, workers, stream)) is None:
             # A run that is missing stops every round: nothing is accepted without its ids.
@@ -230,77 +228,3 @@ def _finish(workers: Workers, line: RetractionLine) -> None:
                 workers.warehouse.engine,
                 missing=not line.act.slice,
             )
-
-
-def _current(records: Sequence[BatchRecord], entries: Sequence[SliceEntry]) -> list[BatchRecord]:
-    """Without slices that could not be read and were retracted, or tried again since: only their old batches
-    are in raw."""
-    gone = {entry.id for entry in entries if entry.status is SliceStatus.RETRACTED}
-    tried = {entry.id: entry.retried for entry in entries if entry.retried}
-
-    def is_current(result: SliceResult) -> bool:
-        return result.slice not in gone and result.retried == tried.get(result.slice, 0)
-
-    left = [replace(record, results=[*filter(is_current, record.results)]) for record in records]
-    return [record for record in left if record.results]
-
-
-def _records(workers: Workers, stream: str, entries: Sequence[SliceEntry]) -> list[BatchRecord]:
-    raw = Table.existing(layout.raw(workers.root, stream))
-    quarantine = Table.existing(layout.quarantine(workers.root, stream))
-    if raw is None:
-        return []
-    workers.warehouse.progress(stream, "recover", 0.0)
-    size = sum(part.size for part in raw.snapshot().parts)
-    facts = workers.warehouse.engine.run(part_facts, raw.snapshot().paths(), "recover raw", size)
-    workers.warehouse.progress(stream, "recover", 1.0)
-    if quarantine is not None:
-        # It is committed before raw: what a crash left of a batch that raw does not have is removed.
-        listed = {BatchFooter.from_footer(read_footer(path)).batch for path in quarantine.snapshot().paths()}
-        lost = listed - {fact.footer.batch for fact in facts if isinstance(fact.footer, BatchFooter)}
-        remove_batches(quarantine, lost, {"dropped": ",".join(sorted(lost))}, workers.warehouse.clock())
-    version = quarantine.version if quarantine is not None else 0
-    records = _current(list(records_of(stream, facts, raw.version, version).values()), entries)
-    progress = _progress(TimeRules.of(workers.project.stream(stream)), raw, facts, _ledger(entries, records))
-    return [replace(record, progress=progress) for record in records]
-
-
-def _progress(
-    rules: TimeRules, raw: Table, facts: Sequence[PartFacts], ledger: Sequence[SliceEntry]
-) -> Progress:
-    """As it was recorded last, unless a batch was undone since."""
-    recorded = (fact.footer.progress for fact in facts if isinstance(fact.footer, BatchFooter))
-    listed = [one for one in recorded if one is not None]
-    if not listed:  # written by a version that had clocks only
-        return Progress(min((clock.watermark for clock in clocks_left(raw)), default=None))
-    last = max(listed, key=lambda one: one.version)
-    return last.progress if _has_kept_rows(raw, last.version) else progress_left(raw, rules, ledger)
-
-
-def _has_kept_rows(raw: Table, version: int) -> bool:
-    """Whether the table has had the same rows since a version of it; False if its log no longer says. The
-    rules of event time may have changed since, so what was recorded is not to be computed by those of now."""
-    if raw.version == version:
-        return True
-    try:
-        return all(not _SAME_ROWS.isdisjoint(commit.info) for commit in raw.commits(after=version))
-    except StorageError:
-        return False
-
-
-def _ledger(entries: Sequence[SliceEntry], records: Sequence[BatchRecord]) -> list[SliceEntry]:
-    """The entries with their outcomes from the records of their streams."""
-    results = {result.slice: result for record in records for result in record.results}
-    streams = {record.stream for record in records}
-    listed = [(entry, results.get(entry.id)) for entry in entries if entry.slice.stream in streams]
-    return [
-        entry
-        if result is None
-        else replace(
-            entry,
-            status=SliceStatus.ACCEPTED if result.error is None else SliceStatus.FAILED,
-            observed=result.observed,
-            watermark=result.watermark,
-        )
-        for entry, result in listed
-    ]

@@ -6,22 +6,20 @@ continues.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidemill.ingest.retraction_log import RetractionLog, sent_back
 from tidemill.model.damage import Damage, FileKind
 from tidemill.model.errors import DamageError, StorageError
-from tidemill.model.slices import SliceStatus
 from tidemill.model.time import format_instant
+from tidemill.pipeline.damaged_files import kind_of, set_aside
 from tidemill.pipeline.recover_losses import lost_with
-from tidemill.pipeline.repair import kind_of, set_aside
+from tidemill.pipeline.recover_stream import decide_in_order
 from tidemill.raw.batch_removal import remove_batches
-from tidemill.raw.damaged_parts import lost_batches
+from tidemill.raw.damaged_parts import have_expired, lost_batches
 from tidemill.raw.part_names import batch_of, is_expired_tombstone
-from tidemill.raw.retract import finish_retractions
 from tidemill.storage import layout
 from tidemill.storage.tables import log_copies
 from tidemill.storage.tables.table import Table
@@ -97,7 +95,7 @@ class RecoveryDamage:
             self.set_aside[damage.file] = set_aside(root, damage, now)
             log_copies.put_back(path.parent.parent, path.name)
         elif damage.kind in (FileKind.RAW, FileKind.QUARANTINE):
-            if not self._undo(damage, now):
+            if not self.undo([damage], now):
                 return False
         elif damage.kind in _OF_TABLES:
             self._record_losses(damage, now)
@@ -138,31 +136,31 @@ class RecoveryDamage:
             whole = damage.kind is FileKind.CHAIN  # only all parts together show what they are made of
             table.leave_out([one.path for one in table.snapshot().parts] if whole else parts, now)
 
-    def _undo(self, damage: Damage, now: int) -> bool:
-        """All batches with rows in the part leave raw and quarantine: their slices are decided again. So do
-        those of other damaged parts that this meets. Raises OutdatedLedgerError if the new state has them as
-        accepted."""
-        damages = {damage.file: damage}
+    def undo(self, damages: Sequence[Damage], now: int) -> bool:
+        """All batches with rows in these parts of one stream leave raw and quarantine: their slices are
+        decided again. So do those of other damaged parts that this meets. Raises OutdatedLedgerError if the
+        new state has them as accepted."""
+        stream, found = damages[0].stream, {damage.file: damage for damage in damages}
         batches: set[str] = set()
         while True:
             try:
-                if not self._remove_batches(list(damages.values()), batches, now):
+                if not self._remove_batches(list(found.values()), batches, now):
                     return False
                 break
             except DamageError as error:
                 file = self._file(error)
                 kind = kind_of(file) if file is not None else None
-                if file is None or file in damages or kind not in (FileKind.RAW, FileKind.QUARANTINE):
+                if file is None or file in found or kind not in (FileKind.RAW, FileKind.QUARANTINE):
                     raise
-                damages[file] = Damage(file, kind, damage.stream, error.message)
-        self._undone.add(damage.stream)
+                found[file] = Damage(file, kind, stream, error.message)
+        self._undone.add(stream)
         if self.has_ledger:
             raise OutdatedLedgerError
         return True
 
     def _remove_batches(self, damages: list[Damage], batches: set[str], now: int) -> bool:
-        """Adds to the batches those of the damaged parts. Returns False if raw has let go of what one of the
-        parts stood for, so that nothing can be decided again."""
+        """Adds to the batches those of the damaged parts. Returns False if raw has let go of some of what
+        they held, so that it cannot be decided again."""
         root, stream = self._workers.root, damages[0].stream
         files = [damage.file for damage in damages]
         raw, quarantine = (Table.existing(layout.table(root, kind, stream)) for kind in ("raw", "quarantine"))
@@ -177,6 +175,8 @@ class RecoveryDamage:
             if any(is_expired_tombstone(parts[path]) for path in of_raw if path in parts):
                 return False
             batches |= lost_batches(raw, of_raw)
+        if have_expired(raw, batches, of_raw):
+            return False
         for damage in damages:
             if damage.file not in self.set_aside:
                 self.set_aside[damage.file] = set_aside(root, damage, now)
@@ -189,13 +189,5 @@ class RecoveryDamage:
     def finish(self) -> None:
         """Send slices that were decided after lost ones back to the gate: as after a retraction, they are
         compared with the watermark at their ledger offset."""
-        state = self._workers.state
         for stream in sorted(self._undone):
-            entries = state.slices(stream)
-            last = max((e.seq for e in entries if e.status is SliceStatus.ACCEPTED), default=0)
-            again = [e for e in entries if e.status is SliceStatus.PENDING and e.seq < last]
-            if again:
-                now = self._workers.warehouse.clock()
-                line = sent_back(stream, "raw was damaged when the state was recovered", now, (), again, {})
-                RetractionLog(self._workers.root).append(state, line)
-                finish_retractions(self._workers.warehouse, self._workers.acceptor, stream)
+            decide_in_order(self._workers, stream, "raw was damaged when the state was recovered")

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemill.ingest.expiry_log import RAW, WINDOWS, Loss
+from tidemill.ingest.expiry_log import WINDOWS, Loss
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.damage import Damage, FileKind
-from tidemill.model.levels import BY_NAME, LEVELS, Level
+from tidemill.model.levels import BY_NAME, LEVELS, Level, TileKey
 from tidemill.model.names import ROLLUPS
 from tidemill.model.time import MIN_INSTANT, Interval
+from tidemill.outputs.rollups.planning import horizons_of
 from tidemill.outputs.windows.damage import lost_span, sealed_before
 from tidemill.storage.tables.snapshot import Part
 from tidemill.storage.tables.table import Table
@@ -49,9 +50,15 @@ def _part(root: Path, damage: Damage) -> Part | None:
 def _gone_before(warehouse: Warehouse, stream: str, level: Level) -> int | None:
     """The instant before which tiles cannot be made again from raw. Whether the tiles below are intact is not
     known yet; what a finer level still has is read from there."""
-    horizons = warehouse.expiries.horizons(stream)
-    below = [f"{ROLLUPS}{one.name}" for one in LEVELS[: LEVELS.index(level)]]
-    return max((horizons[kind] for kind in (RAW, *below) if kind in horizons), default=None)
+    horizons = horizons_of(warehouse, stream)
+    if horizons.raw is None:
+        return None
+    # A tile that has expired, and that raw has a part of, cannot be made again: nor can those below it.
+    above = (TileKey(one.name, one.tile_of(horizons.raw)) for one in LEVELS[LEVELS.index(level) + 1 :])
+    unkept = (
+        key.start + BY_NAME[key.level].tile for key in above if horizons.let_go(key) and horizons.sealed(key)
+    )
+    return max((horizons.raw, *unkept)) if level != LEVELS[0] else horizons.raw
 
 
 def _tiles(level: Level, part: Part, until: int) -> Interval:

@@ -7,7 +7,6 @@ parts of that table are not known yet, and are repaired after the log.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,14 +17,16 @@ from tidemill.ingest.expiry_log import DATASETS, QUARANTINE, RAW, Loss
 from tidemill.ingest.gateway.damaged_logs import damaged_logs
 from tidemill.ingest.slice_logs import repair_copy, repair_log
 from tidemill.model.damage import Damage, FileKind
-from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align, format_instant
+from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, align
+from tidemill.pipeline.damaged_files import kind_of, set_aside
+from tidemill.pipeline.recover_damage import RecoveryDamage
+from tidemill.pipeline.recover_stream import is_unknown
 from tidemill.pipeline.rounds import run_until_idle
 from tidemill.pipeline.scrub import scrub
 from tidemill.raw.damaged_parts import SendBack, begin_send_back, plan_send_back, plan_send_back_all
 from tidemill.raw.part_names import is_of_one_batch
 from tidemill.raw.retract import finish_retractions
 from tidemill.storage import layout
-from tidemill.storage.files import atomic_write, make_folder, storage_errors, sync_folder
 from tidemill.storage.state.faults import WAREHOUSE, faults_of
 from tidemill.storage.state.protocol import State
 from tidemill.storage.tables import log_copies
@@ -171,29 +172,6 @@ def _is_table(damage: Damage) -> bool:
     )
 
 
-def kind_of(file: str) -> FileKind | None:
-    """The kind of a file, by its path in the warehouse; None if it is not repaired."""
-    top, *rest = Path(file).parts
-    if "_delta_log" in rest:
-        return FileKind.TABLE_LOG
-    if layout.is_open_rows(Path(file)):
-        return FileKind.OPEN_WINDOWS
-    if top == "trails":
-        is_admitted = file.endswith(layout.ADMITTED_SUFFIX)
-        return FileKind.ADMITTED_KEYS if is_admitted else FileKind.OBSERVATIONS
-    return {
-        "raw": FileKind.RAW,
-        "quarantine": FileKind.QUARANTINE,
-        "rollups": FileKind.ROLLUP,
-        "windows": FileKind.RESULT,
-        "index": FileKind.INDEX,
-        "chains": FileKind.CHAIN,
-        "gate": FileKind.ACCEPTED_IDS,
-        "sealed": FileKind.EXPIRED_IDS,
-        "datasets": FileKind.DATASET,
-    }.get(top)
-
-
 def _steps(workers: Workers, stream: str, damages: Sequence[Damage]) -> Iterator[RepairStep]:
     files = {damage.file for damage in damages}
     lost = _irreplaceable(workers, stream, files)
@@ -246,7 +224,8 @@ def _of_raw(damage: Damage, plan: SendBack, damaged: Collection[str]) -> RepairS
     if gone:
         one = f"{gone[0]}{f' and {len(gone) - 1} more' if len(gone) > 1 else ''}"
         return RepairStep(damage, "", f"its rows, until the slices that it was made of are put back: {one}")
-    return RepairStep(damage, f"{len(plan.slices)} slices are decided again")
+    count = f"{len(plan.slices)} slices are" if plan.slices else "the slices that it was made of are"
+    return RepairStep(damage, f"{count} decided again")
 
 
 def _send_backs(workers: Workers, stream: str, damages: Sequence[Damage]) -> dict[str, SendBack]:
@@ -376,6 +355,9 @@ def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now
         elif damage.kind is FileKind.TABLE_LOG:
             path = workers.root / damage.file
             log_copies.put_back(path.parent.parent, path.name)
+    if is_unknown(workers, stream):
+        done |= _undo(workers, [damage for damage in damages if damage.kind in _OF_RAW], now)
+        damages = [damage for damage in damages if damage.file not in done or damage.kind in _LOGS]
     back = _send_back_of(workers, stream, damages)  # before the files are gone
     if back.batches:
         reason = "; ".join(f"{one.file}: {one.reason}" for one in damages if one.kind in _OF_RAW)
@@ -396,6 +378,15 @@ def _repair_stream(workers: Workers, stream: str, damages: Sequence[Damage], now
         context = {"stream": stream, "file": damage.file}
         log.warning("set a damaged file aside: %s", damage.reason, extra=context)
     return done
+
+
+def _undo(workers: Workers, damages: Sequence[Damage], now: int) -> dict[str, str]:
+    """For a stream that the state knows nothing of, as `recover` does it: only raw has its batches."""
+    undone = RecoveryDamage(workers)
+    if damages and undone.undo(damages, now):
+        workers.state.clear_damages([damage.file for damage in damages])
+        workers.forget(damages[0].stream)
+    return undone.set_aside
 
 
 def _forget_tables(workers: Workers, stream: str, damages: Iterable[Damage]) -> None:
@@ -419,33 +410,3 @@ def _repair_log(workers: Workers, file: Path) -> None:
         repair_copy(workers.root, file.name)
     else:
         repair_log(workers.root, workers.state, file.name)
-
-
-def set_aside(root: Path, damage: Damage, now: int) -> str:
-    """Move a file to `_damaged/`, with the reason beside it; returns its new path. For a missing file only
-    the reason is written. A log beside the slices is copied: its intact lines stay in use."""
-    target = layout.damaged(root) / damage.file
-    number = 1
-    while target.exists() or layout.damage_reason(target).exists():
-        number += 1
-        target = layout.damaged(root) / f"{damage.file}.{number}"
-    make_folder(target.parent, top=root)
-    note = {
-        "file": damage.file,
-        "kind": damage.kind.value,
-        "stream": damage.stream or None,
-        "reason": damage.reason,
-        "set_aside_at": format_instant(now),
-    }
-    text = json.dumps(note, indent=2, ensure_ascii=False)
-    atomic_write(layout.damage_reason(target), text.encode() + b"\n")
-    source = root / damage.file
-    if source.exists():
-        with storage_errors("set the damaged file aside", source):
-            if damage.kind is FileKind.SLICE_LOG:
-                atomic_write(target, source.read_bytes())
-            else:
-                source.replace(target)
-        sync_folder(target.parent)
-        sync_folder(source.parent)
-    return target.relative_to(root).as_posix()

@@ -36,7 +36,7 @@ from tidemill.outputs.rollups.output import RolledUp
 from tidemill.outputs.vectors.chainer import ChainRound
 from tidemill.outputs.windows.output import Results
 from tidemill.pipeline.reports import StreamTick, TickReport
-from tidemill.raw.accept.catch_up import catch_up, merge_runs
+from tidemill.raw.accept.catch_up import merge_runs
 from tidemill.raw.failed_slices import try_again
 from tidemill.raw.replay import finish_replays
 from tidemill.storage import layout
@@ -409,7 +409,7 @@ def settle(workers: Workers, stream: Stream, start: RoundStart, guard: Guard) ->
     work = [guard.attempt(name, output.name, output.has_work) for output in outputs]
     if has_work is False and not any(work):
         return _with(StreamTick(name), _refreshed(workers, name, Stage.ACCEPTED, start, guard))
-    guard.attempt(name, RAW, lambda: _catch_up_raw(workers, name))
+    guard.attempt(name, RAW, lambda: workers.catch_up_raw(name))
     if not _is_in_step(workers, name):
         return None
     for output in workers.outputs(name):
@@ -429,10 +429,6 @@ def settle(workers: Workers, stream: Stream, start: RoundStart, guard: Guard) ->
 @dataclass(frozen=True, slots=True)
 class _Accepted:
     batch: Batch | None  # None: there was nothing to accept
-
-
-def _catch_up_raw(workers: Workers, stream: str) -> None:
-    catch_up(workers.acceptor(stream))
 
 
 def _accept(workers: Workers, stream: Stream, now: int) -> _Accepted:

@@ -250,11 +250,19 @@ class Workers:
     def catch_up(self, stream: str) -> None:
         """Finish what a process that died left of raw and all outputs. A round does the same, each output
         separately."""
-        from tidemill.raw.accept.catch_up import catch_up
-
-        catch_up(self.acceptor(stream))
+        self.catch_up_raw(stream)
         for output in self.outputs(stream):
             output.catch_up()
+
+    def catch_up_raw(self, stream: str) -> None:
+        """Record what raw has and the state does not know: after a crash, or of a stream that was not
+        declared when the state was made."""
+        from tidemill.pipeline.recover_stream import is_unknown, recover_stream
+        from tidemill.raw.accept.catch_up import catch_up
+
+        if is_unknown(self, stream):
+            recover_stream(self, stream)
+        catch_up(self.acceptor(stream))
 
     # -- beside them
 

@@ -49,8 +49,9 @@ def plan_send_back(
         batches |= _unrecorded(warehouse, stream, {part.path for part in damaged}, entries)
     members = [e for e in entries if e.batch in batches and e.status is not SliceStatus.RETRACTED]
     expired = [entry.id for entry in members if _is_expired(warehouse, entry)]
-    if any(is_expired_tombstone(part) for part in damaged):
-        expired = [entry.id for entry in members]
+    is_lasting = any(is_expired_tombstone(part) for part in damaged)
+    if is_lasting or (not members and _had_expired(warehouse, stream, damaged)):
+        expired = [entry.id for entry in members or entries]
     return SendBack(stream, sorted({str(entry.batch) for entry in members}), members, expired)
 
 
@@ -116,6 +117,32 @@ def lost_batches(raw: Table, damaged: Collection[str]) -> set[str]:
             shared.update(packed_footer(path).batches)
     lost |= {batch[name] for name, count in recorded.items() if held.get(name, 0) < count and name in batch}
     return lost | (shared - set(batch.values()))
+
+
+def have_expired(raw: Table, batches: Collection[str], damaged: Collection[str]) -> bool:
+    """Whether some rows of these batches have expired, by the parts that are intact: then they cannot be
+    decided again."""
+    batch: dict[str, str] = {}
+    gone: set[str] = set()
+    for part in raw.snapshot().parts:
+        if part.path in damaged:
+            continue
+        path = str(raw.root / part.path)
+        batch |= {one.id: footer.batch for footer in footers(path) for one in footer.slices}
+        if is_expired_tombstone(part):
+            gone |= {name for fact in held_facts(path) for name, count in fact.accepted.items() if count}
+    return any(batch.get(name) in batches for name in gone)
+
+
+def _had_expired(warehouse: Warehouse, stream: str, damaged: Sequence[Part]) -> bool:
+    """The same for damaged parts of a stream whose batches the state does not know."""
+    raw = Table.existing(layout.raw(warehouse.root, stream)) if damaged else None
+    if raw is None:
+        return False
+    paths = {part.path for part in damaged}
+    with suppress(DamageError):  # others are damaged, too
+        return have_expired(raw, lost_batches(raw, paths), paths)
+    return False
 
 
 def plan_send_back_all(warehouse: Warehouse, stream: str) -> SendBack:

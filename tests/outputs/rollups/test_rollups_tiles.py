@@ -127,7 +127,7 @@ class Tiles:
                     name="low",
                     partials=[str(partial)],
                     left=touched,
-                    whole=touched,
+                    extra_for=touched,
                     extra=[str(states)],
                 )
             )
@@ -229,7 +229,7 @@ def minute_unit(folder: Path, raw: str, wanted: Collection[str], **more: object)
         name="low",
         raw=[raw],
         wanted={MIDNIGHT: frozenset(wanted)},
-        whole=[MIDNIGHT],
+        extra_for=[MIDNIGHT],
         extra=[str(more["extra"])] if "extra" in more else (),
         admit=admit,
     )

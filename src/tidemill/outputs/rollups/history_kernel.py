@@ -12,14 +12,16 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemill.formats.arrow import one
+from tidemill.formats.key_runs import within
 from tidemill.formats.read_plan import ReadPlan
 from tidemill.model.levels import BASE
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.admitted_keys import KEYS_LEFT, AdmittedKeys, keys_of
 from tidemill.outputs.rollups.cell_files import PARTIAL, write_partial
-from tidemill.outputs.rollups.cells import within_tiles
+from tidemill.outputs.rollups.cells import of_tiles, within_tiles
 from tidemill.outputs.rollups.events import read_events, read_tile_events
 from tidemill.outputs.rollups.observation_runs import histories_of, object_spans, write_observations
 from tidemill.outputs.rollups.observations import (
@@ -34,6 +36,7 @@ from tidemill.outputs.rollups.observations import (
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 from tidemill.outputs.rollups.transitions import signed_cells, state_cells, touched_by, union_of
 from tidemill.storage.bucket_path import warehouse_path
+from tidemill.storage.checksums import read_arrow
 from tidemill.storage.ipc import read_ipc, write_ipc
 
 ALL_TIME: Final = Interval(-(1 << 62), 1 << 62)
@@ -161,6 +164,38 @@ def count_states(unit: HistoryUnit) -> Iterator[str]:
         wanted = within_tiles(time, unit.tiles, BASE.tile)
         found[metric.name] = state_cells(metric, _renamed(unit.admitted_keys, metric, known), wanted)
     write_partial(warehouse_path(unit.out), found)
+    yield unit.out
+
+
+# -- what slices change in tiles that cannot be made again
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesUnit:
+    """What some slices changed in the state cells of 5s tiles, for one metric and the objects in a range of
+    keys. Their observations are known by now, as are those of all other slices."""
+
+    metric: Metric
+    keys: tuple[int, int]
+    tiles: Sequence[int]  # their starts, ascending
+    offsets: Sequence[int]  # of the slices, in the ledger
+    observation_files: Sequence[str]
+    admitted_keys: AdmittedKeys | None
+    out: str
+
+
+def changes(unit: ChangesUnit) -> Iterator[str]:
+    metric, offsets = unit.metric, pa.array(unit.offsets, pa.int64())
+    runs = (within(read_arrow(path), *unit.keys) for path in unit.observation_files)
+    added = [run.filter(pc.is_in(run.column("seq"), offsets)) for run in runs]
+    added = [run.combine_chunks() for run in added if run.num_rows]
+    if not added:
+        return
+    objects = object_spans(in_order(joined(added)))
+    known = histories_of(metric, unit.observation_files, objects, unit.keys)
+    new = pc.is_in(one(known.column("seq")), offsets).to_numpy(zero_copy_only=False)
+    cells = {metric.name: signed_cells(metric, _renamed(unit.admitted_keys, metric, known), new)}
+    write_partial(warehouse_path(unit.out), of_tiles(cells, unit.tiles, BASE.tile))
     yield unit.out
 
 

@@ -4,7 +4,8 @@ A tile that only grew is the old one merged with what is new; otherwise it is ma
 Both give the same rows in the same order.
 
 Cells are *handed on* from level to level: to a tile that grows, what is new below it; to one that is made
-again, all changed tiles below it. Tiles that did not change are read from their parts.
+again, all changed tiles below it. Tiles that did not change are read from their parts. One that stays as it
+is gets nothing, and hands on nothing.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class LowUnit:
     wanted: Mapping[int, frozenset[str]] = field(
         default_factory=dict
     )  # for these tiles, of slices with these ids
-    whole: Sequence[int] = ()  # starts of the 5s tiles that are made only from raw,
+    extra_for: Sequence[int] = ()  # starts of the 5s tiles that the batch left nothing for,
     extra: Sequence[str] = ()  # and cells that are added to them unchanged: those of state metrics
     admit: Admit | None = None
     days_too: bool = False  # also hand cells to 1d: no higher tile waits for the 1h tiles
@@ -133,6 +134,7 @@ def build_low(unit: LowUnit) -> Iterator[TilePart]:
     cells = _cells(spec, unit.base, fresh)
     yield from _written(spec, unit.base, cells, folder)
     handed = _handed_on(spec, MINUTE_LEVEL, unit.minutes.again, fresh, cells)
+    handed = of_tiles(handed, unit.minutes.starts, MINUTE_LEVEL.tile)
     cells = _cells(spec, unit.minutes, handed)
     yield from _written(spec, unit.minutes, cells, folder)
     handed = _handed_on(spec, HOUR_LEVEL, unit.hours_again, handed, cells)
@@ -149,7 +151,9 @@ def build_high(unit: HighUnit) -> Iterator[TilePart]:
     cells = handed
     for number, work in enumerate(unit.works):
         if number:
-            handed = _handed_on(spec, BY_NAME[work.level], work.again, handed, cells)
+            level = BY_NAME[work.level]
+            handed = _handed_on(spec, level, work.again, handed, cells)
+            handed = of_tiles(handed, work.starts, level.tile)
         cells = _cells(spec, work, handed)
         yield from _written(spec, work, cells, folder)
     if unit.leave is not None:
@@ -216,7 +220,7 @@ def _fresh_cells(unit: LowUnit) -> Cells:
         made += [admit(accumulate(unit.spec, table, BASE.width)) for table in events]
     if unit.left:
         made += [admit(of_tiles(read_partial(p, span), unit.left, BASE.tile)) for p in unit.partials]
-    made += [of_tiles(read_partial(path, span), unit.whole, BASE.tile) for path in unit.extra]
+    made += [of_tiles(read_partial(path, span), unit.extra_for, BASE.tile) for path in unit.extra]
     return merge(unit.spec, made, BASE.width)
 
 

@@ -14,14 +14,14 @@ from tidemill.ingest.expiry_log import Loss
 from tidemill.ingest.retraction_log import is_deciding_again
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.expiry import ExpiryStep
-from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileKey, TileState
+from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileState
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import SliceEntry
-from tidemill.model.time import MIN_INSTANT, Interval, format_instant, joined
+from tidemill.model.time import MIN_INSTANT, Interval, format_instant
 from tidemill.outputs.contract import Difference, Need, RawFacts, RoundStart, Stage, Verified
 from tidemill.outputs.rollups.compaction import QuietVersions, crowded_parts
 from tidemill.outputs.rollups.history_files import history_files
-from tidemill.outputs.rollups.planning import Fresh, Horizons, horizons_of
+from tidemill.outputs.rollups.planning import Fresh, can_be_made, horizons_of
 from tidemill.outputs.rollups.roller import DECLARED, Rebuilt, Roller
 from tidemill.outputs.rollups.spec import declared_as, declared_metrics
 from tidemill.outputs.rollups.verify import TileReference, verify_tiles
@@ -235,31 +235,19 @@ class Rollups:
 
     def _for_good(self, parts: Collection[str]) -> list[TileState]:
         """The tiles in these parts that cannot be made again. A tile above one of them cannot either."""
-        horizons = horizons_of(self._warehouse, self._stream.name)
+        state, name = self._warehouse.state, self._stream.name
+        horizons = horizons_of(self._warehouse, name)
         lost: list[TileState] = []
         gone = {level: list(spans) for level, spans in horizons.lost.items()}
         for level in LEVELS:
-            for tile in self._warehouse.state.tiles(self._stream.name, level.name):
-                if tile.part in parts and not self._can_be_made(tile.key, replace(horizons, lost=gone)):
+            for tile in state.tiles(name, level.name):
+                if tile.part in parts and not can_be_made(
+                    state, name, tile.key, replace(horizons, lost=gone)
+                ):
                     lost.append(tile)
                     span = Interval(tile.key.start, tile.key.start + level.tile)
                     gone.setdefault(level.name, []).append(span)
         return lost
-
-    def _can_be_made(self, key: TileKey, horizons: Horizons) -> bool:
-        """Whether a tile can be made again: a 5s tile from raw, a higher one from those below it."""
-        if key.level == BASE.name:
-            return not horizons.sealed(key)
-        span = Interval(key.start, key.start + BY_NAME[key.level].tile)
-        below = LEVELS[: LEVELS.index(BY_NAME[key.level])]
-        if any(span.overlaps(one) for level in below for one in horizons.lost.get(level.name, ())):
-            return False
-        return not self._is_let_go_below(key, horizons) or _is_open(key, horizons)
-
-    def _is_let_go_below(self, key: TileKey, horizons: Horizons) -> bool:
-        span = Interval(key.start, key.start + BY_NAME[key.level].tile)
-        base = self._warehouse.state.tiles(self._stream.name, BASE.name, span)
-        return any(horizons.let_go(tile.key) for tile in base)
 
     def _in_table(self, files: Collection[str]) -> frozenset[str]:
         """The parts of the table among these files; all of them if its folder is one."""
@@ -278,16 +266,12 @@ class Rollups:
         if parts:
             if lost := self._for_good(parts):
                 self._lose_for_good(lost, now)
-            from_raw = self._from_raw(parts)
             self._warehouse.state.lose_tiles(self._stream.name, parts)
         if table is not None:
             table.leave_out(parts, now)
         root = self._warehouse.root
         if layout.in_table(layout.state_history(root, self._stream.name), root, files):
             self._start_again(now)
-        if table is not None:
-            for span in from_raw:
-                self._roller().rebuild(span)
 
     def _start_again(self, now: int) -> None:
         """Make observations and admitted keys again from raw. Where some of raw has expired, the metrics that
@@ -305,18 +289,6 @@ class Rollups:
         roller = self._roller()
         with roller.state_history.beginning_again():
             roller.rebuild(EVER)
-
-    def _from_raw(self, parts: Collection[str]) -> list[Interval]:
-        """The spans of tiles in these parts that are made again from raw, because the levels below have
-        expired there."""
-        horizons, state = horizons_of(self._warehouse, self._stream.name), self._warehouse.state
-        starts = {
-            LEVELS[-1].tile_of(tile.key.start)
-            for level in LEVELS[1:]
-            for tile in state.tiles(self._stream.name, level.name)
-            if tile.part in parts and self._is_let_go_below(tile.key, horizons)
-        }
-        return joined(Interval(start, start + LEVELS[-1].tile) for start in sorted(starts))
 
     def _lose_for_good(self, tiles: Sequence[TileState], now: int) -> None:
         """Record tiles that cannot be made again in the state alone, like expired ones. The same for tiles
@@ -379,11 +351,6 @@ class Rollups:
         roller = self._roller()
         roller.expire(step.what.removeprefix(ROLLUPS), step.before, now)
         roller.table.vacuum(self._warehouse.project.engine.keep_replaced, now)
-
-
-def _is_open(key: TileKey, horizons: Horizons) -> bool:
-    """Whether raw has everything that the tile, and all tiles above it, are made from."""
-    return not horizons.sealed(TileKey(LEVELS[-1].name, LEVELS[-1].tile_of(key.start)))
 
 
 def _join(

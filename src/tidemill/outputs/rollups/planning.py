@@ -24,7 +24,17 @@ from tidemill.formats.read_plan import ReadPlan
 from tidemill.ingest.expiry_log import ExpiryLog
 from tidemill.ingest.warehouse import Warehouse
 from tidemill.model.errors import StorageError
-from tidemill.model.levels import BASE, BY_NAME, LEVELS, BaseTile, Level, TileKey, TileState, below
+from tidemill.model.levels import (
+    BASE,
+    BY_NAME,
+    LEVELS,
+    TO_BE_MADE,
+    BaseTile,
+    Level,
+    TileKey,
+    TileState,
+    below,
+)
 from tidemill.model.names import ROLLUPS
 from tidemill.model.slices import contribution_of, hash_of, set_hash
 from tidemill.model.time import Interval, format_instant
@@ -39,6 +49,7 @@ from tidemill.storage.tables.snapshot import Snapshot
 
 MINUTE_LEVEL, HOUR_LEVEL, DAY_LEVEL, WEEK_LEVEL = LEVELS[1:]
 UNIT_ROWS: Final = 4 * PART_ROWS  # expected rows of the 5s tiles that are built in one pass
+_NOTHING: Final = set_hash(())
 FEW_ROWS: Final = PART_ROWS // 4  # parts that keep fewer rows are carried together
 
 
@@ -77,6 +88,13 @@ class Horizons:
         span = Interval(key.start, key.start + BY_NAME[key.level].tile)
         return any(span.overlaps(one) for one in self.lost_raw)
 
+    def open(self, key: TileKey) -> bool:
+        """Whether the tile, and those above it, can be made again from raw. One above it keeps what raw no
+        longer has, unless it has expired itself: then all of it must be in raw."""
+        above = LEVELS[LEVELS.index(BY_NAME[key.level]) + 1 :]
+        unkept = (TileKey(level.name, level.tile_of(key.start)) for level in above)
+        return not self.sealed(key) and not any(self.let_go(one) and self.sealed(one) for one in unkept)
+
 
 def horizons_of(warehouse: Warehouse, stream: str) -> Horizons:
     """From the log of expiries: `raw`, and `rollups:` with the name of a level."""
@@ -85,6 +103,28 @@ def horizons_of(warehouse: Warehouse, stream: str) -> Horizons:
     levels = {name.removeprefix(ROLLUPS): at for name, at in until.items() if name.startswith(ROLLUPS)}
     lost_raw = [one.span for one in warehouse.lost("raw", stream)]
     return Horizons(levels, until.get("raw"), lost_tiles(log, stream), lost_raw)
+
+
+def can_be_made(tiles: Tiles, stream: str, key: TileKey, horizons: Horizons) -> bool:
+    """Whether a tile can be made again: a 5s tile from raw, a higher one from those below it, or from raw."""
+    if key.level == BASE.name:
+        return not horizons.sealed(key)
+    span = Interval(key.start, key.start + BY_NAME[key.level].tile)
+    under = LEVELS[: LEVELS.index(BY_NAME[key.level])]
+    if any(span.overlaps(one) for level in under for one in horizons.lost.get(level.name, ())):
+        return False
+    return not _is_let_go_below(tiles, stream, span, under, horizons) or horizons.open(key)
+
+
+def _is_let_go_below(
+    tiles: Tiles, stream: str, span: Interval, under: Iterable[Level], horizons: Horizons
+) -> bool:
+    return any(
+        horizons.let_go(tile.key)
+        for level in under
+        if level.name in horizons.levels
+        for tile in tiles.tiles(stream, level.name, span)
+    )
 
 
 def lost_tiles(log: ExpiryLog, stream: str) -> dict[str, list[Interval]]:
@@ -112,6 +152,8 @@ class TilePlan:
     # Parts that are replaced, with the tiles that changed.
     replaced: dict[str, list[int]] = field(default_factory=dict)
     whole: list[int] = field(default_factory=list)  # starts of 5s tiles made only from raw
+    # Starts of 5s tiles that only grow, by events of raw: by the ids of the slices that they lack.
+    grown: dict[frozenset[str], list[int]] = field(default_factory=dict)
 
 
 class _Target(NamedTuple):
@@ -122,9 +164,9 @@ class _Target(NamedTuple):
     old: str | None  # its part, if it only grows
     again: bool
     below: Sequence[tuple[str, int]] = ()  # parts and starts of tiles below that did not change
-    sealed: Sequence[
-        tuple[str, int]
-    ] = ()  # its own part, and starts of tiles below that are gone with their raw
+    # its own part, and starts of tiles below that are gone with their raw
+    sealed: Sequence[tuple[str, int]] = ()
+    partial: bool = False  # it lacks what is gone: that only matters to tiles above it
 
 
 class Planner:
@@ -149,12 +191,14 @@ class Planner:
         self._admitted_keys = admitted_keys
         self._plan = TilePlan()
         self._made_again: set[int] = set()  # starts of 5s tiles that are made again
+        self._all_levels = False  # whether tiles above these are made again even if nothing below changed
         self._left: Mapping[int, frozenset[str]] = {}  # what the batch left, by 5s tile
 
     def plan(
         self, stale: Sequence[BaseTile], fresh: Fresh | None, folder: Path, *, again: bool = False
     ) -> TilePlan:
-        """Plan these 5s tiles; with `again` all of them are made again."""
+        """Plan these 5s tiles, and those above them; with `again` all of them are made again."""
+        self._all_levels = again
         found = {tile.state.key.start: tile for tile in stale}
         self._left = fresh.tiles if fresh is not None else {}
         self._made_again = {start for start, tile in found.items() if again or self._must_be_made_again(tile)}
@@ -163,7 +207,10 @@ class Planner:
             self._made_again.add(tile.state.key.start)
         tiles = [found[start] for start in sorted(found)]
         levels = self._targets(tiles)
-        self._plan.days_too = not any(target.again for target in levels[DAY_LEVEL.name].values())
+        hours = {HOUR_LEVEL.tile_of(start) for start in found}
+        is_spared = len(levels[HOUR_LEVEL.name]) < len(hours)
+        is_again = any(target.again for target in levels[DAY_LEVEL.name].values())
+        self._plan.days_too = not is_again and not is_spared
         partials = sorted(str(p) for p in fresh.folder.glob(f"*{PARTIAL}")) if fresh else []
         self._add_units(found, levels, partials, folder)
         self._plan.carry = carry_units(self._spec, self._table, self._plan.replaced, folder)
@@ -171,6 +218,8 @@ class Planner:
 
     def _must_be_made_again(self, tile: BaseTile) -> bool:
         if tile.observed - tile.desired:
+            return True
+        if tile.state.hash == TO_BE_MADE and not self._horizons.sealed(tile.state.key):
             return True
         # What a change of state adds does not follow from the new slices alone.
         return self._spec.follows and not self._is_left(tile) and not self._horizons.sealed(tile.state.key)
@@ -203,7 +252,8 @@ class Planner:
         for level in LEVELS[1:]:
             under = below(level)
             assert under is not None
-            found[level.name] = self._targets_above(level, under, found[under.name])
+            starts = {level.tile_of(tile.state.key.start) for tile in tiles}
+            found[level.name] = self._targets_above(level, under, starts, found[under.name])
         return found
 
     def _base_target(self, tile: BaseTile) -> _Target:
@@ -215,52 +265,71 @@ class Planner:
         return self._target(key, hash_of(tile.desired), state, again=again, slices=tile.desired)
 
     def _targets_above(
-        self, level: Level, under: Level, changed: Mapping[int, _Target]
+        self, level: Level, under: Level, starts: Iterable[int], changed: Mapping[int, _Target]
     ) -> dict[int, _Target]:
-        """A tile can be merged if its old hash equals the hash of the current tiles below it."""
-        parents: dict[int, list[int]] = {}
+        """The tiles at these starts, except those that already are what they should be."""
+        parents: dict[int, list[int]] = {start: [] for start in sorted(starts)}
         for start in changed:
-            parents.setdefault(start - start % level.tile, []).append(start)
+            parents[level.tile_of(start)].append(start)
         spans = [Interval(start, start + level.tile) for start in parents]
         known: dict[int, dict[int, TileState]] = {start: {} for start in parents}
         for tile in self._state.tiles(self._spec.stream, under.name, spans):
             known[level.tile_of(tile.key.start)][tile.key.start] = tile
         positions = [Interval(start, start + 1) for start in parents]
         built = {t.key.start: t for t in self._state.tiles(self._spec.stream, level.name, positions)}
-        return {
+        again = {level.tile_of(start) for start in self._made_again}
+        targets = {
             start: self._target_above(
-                TileKey(level.name, start), built.get(start), known[start], {s: changed[s] for s in new}
+                TileKey(level.name, start),
+                built.get(start),
+                known[start],
+                {s: changed[s] for s in new},
+                is_again=start in again,
             )
             for start, new in parents.items()
         }
+        return {start: target for start, target in targets.items() if target is not None}
 
     def _target_above(
-        self, key: TileKey, old: TileState | None, known: Mapping[int, TileState], new: Mapping[int, _Target]
-    ) -> _Target:
+        self,
+        key: TileKey,
+        old: TileState | None,
+        known: Mapping[int, TileState],
+        new: Mapping[int, _Target],
+        *,
+        is_again: bool,
+    ) -> _Target | None:
+        """A tile can be merged if its old hash equals the hash of the current tiles below it, and no 5s tile
+        below it `is_again` made. None if it stays as it is."""
         before = {start: str(tile.hash) for start, tile in known.items()}
         after = before | {start: target.tile.hash for start, target in new.items()}
+        made = tiles_hash(after)
+        if old is not None and old.part is not None and old.hash == made and not self._all_levels:
+            return None
         changed = sum(1 for start, digest in after.items() if before.get(start) != digest)
         self._plan.reasons[key] = f"{changed} of {len(after)} tiles below changed"
-        made = tiles_hash(after)
-        grows = old is not None and old.hash == tiles_hash(before)
+        grows = old is not None and is_made_of(old.hash, before)
         first = not known and (old is None or old.hash is None)  # otherwise what it was made of is lost
-        if (grows or first) and not any(target.again for target in new.values()):
+        is_again = is_again or any(target.again for target in new.values())
+        if (grows or first) and not is_again:
             return self._target(key, made, old, again=False)
         unchanged = [(tile.part, start) for start, tile in known.items() if start not in new and tile.part]
-        sealed = self._sealed_below(key, old, [tile for start, tile in known.items() if start not in new])
-        return self._target(key, made, old, again=True, below=unchanged, sealed=sealed)
-
-    def _sealed_below(
-        self, key: TileKey, old: TileState | None, unchanged: Sequence[TileState]
-    ) -> list[tuple[str, int]]:
-        """Where the tile keeps its buckets as they are, because neither a tile below nor raw has them: a tile
-        below is as long as some whole buckets of this one."""
-        gone = [tile.key.start for tile in unchanged if not tile.part and self._horizons.expired(tile.key)]
-        if not gone:
-            return []
-        if old is None or old.part is None:
+        gone = [
+            start
+            for start, tile in known.items()
+            if self._is_gone(tile) and (start not in new or not new[start].again)
+        ]
+        sealed = [(old.part, start) for start in gone] if old is not None and old.part is not None else []
+        partial = len(sealed) < len(gone) or any(target.partial for target in new.values())
+        target = self._target(key, made, old, again=True, below=unchanged, sealed=sealed)
+        if partial and target.kept:
             raise _cannot_be_made_again(key)
-        return [(old.part, start) for start in gone]
+        return target._replace(partial=partial)
+
+    def _is_gone(self, tile: TileState) -> bool:
+        """Whether neither the tile nor raw has its buckets: a tile above keeps them as they are, since a tile
+        is as long as some whole buckets of the one above."""
+        return not tile.part and tile.hash != _NOTHING and self._horizons.expired(tile.key)
 
     def _target(
         self,
@@ -316,7 +385,7 @@ class Planner:
             self._plan.hours.append(
                 HighUnit(
                     spec=self._spec,
-                    works=[self._work(HOUR_LEVEL, [levels[HOUR_LEVEL.name][day] for day in group])],
+                    works=[self._work(HOUR_LEVEL, _present(levels[HOUR_LEVEL.name], group))],
                     handed=[str(handed_path(folder, name, HOUR_LEVEL)) for name in read],
                     folder=str(folder),
                     leave=None if self._plan.days_too else str(handed_path(folder, f"h{number}", DAY_LEVEL)),
@@ -344,6 +413,10 @@ class Planner:
         left = [start for start in starts if start not in self._made_again and self._is_left(tiles[start])]
         whole = [start for start in starts if start in self._made_again]
         self._plan.whole += whole
+        grown = [start for start in starts if start not in self._made_again and start not in left]
+        for start in grown if self._spec.follows else ():
+            if lacking := _missing(tiles[start].desired, tiles[start].observed):
+                self._plan.grown.setdefault(lacking, []).append(start)
         there = frozenset(left)
         wanted = {start: self._from_raw(tiles[start]) for start in starts if start not in there}
         wanted = {start: ids for start, ids in wanted.items() if ids}
@@ -351,15 +424,15 @@ class Planner:
             spec=self._spec,
             plan=self._reading,
             base=self._work(BASE, [levels[BASE.name][start] for start in starts]),
-            minutes=self._work(MINUTE_LEVEL, [levels[MINUTE_LEVEL.name][hour] for hour in hours]),
-            hours_again=_starts_made_again(levels[HOUR_LEVEL.name][day] for day in above),
+            minutes=self._work(MINUTE_LEVEL, _present(levels[MINUTE_LEVEL.name], hours)),
+            hours_again=_starts_made_again(_present(levels[HOUR_LEVEL.name], above)),
             folder=str(folder),
             name=name,
             partials=partials if left else (),
             left=left,
             raw=raw_parts(self._raw, list(wanted)),
             wanted=wanted,
-            whole=whole,
+            extra_for=sorted([*whole, *grown]),
             admit=self._admitted_keys.admit if self._admitted_keys is not None else None,
             days_too=self._plan.days_too,
         )
@@ -418,8 +491,14 @@ def file_bytes(paths: Iterable[str]) -> int:
 
 
 def tiles_hash(hashes: Mapping[int, str]) -> str:
-    """The hash of a tile above the base: of the tiles below it, by their starts."""
-    return set_hash(f"{start}:{digest}" for start, digest in hashes.items())
+    """The hash of a tile above the base: of the tiles below it, by their starts. Those that are made of
+    nothing, since all their slices were retracted, do not count: of expired ones only the state knows."""
+    return set_hash(f"{start}:{digest}" for start, digest in hashes.items() if digest != _NOTHING)
+
+
+def is_made_of(digest: str | None, hashes: Mapping[int, str]) -> bool:
+    """Whether that is the hash of a tile above these. Earlier versions counted those made of nothing, too."""
+    return digest in (tiles_hash(hashes), set_hash(f"{start}:{one}" for start, one in hashes.items()))
 
 
 def _grouped(starts: Iterable[int], level: Level) -> dict[int, list[int]]:
@@ -428,6 +507,11 @@ def _grouped(starts: Iterable[int], level: Level) -> dict[int, list[int]]:
     for start in sorted(starts):
         found.setdefault(start - start % level.tile, []).append(start)
     return found
+
+
+def _present(targets: Mapping[int, _Target], starts: Iterable[int]) -> list[_Target]:
+    """Those of the tiles at these starts that are built."""
+    return [targets[start] for start in starts if start in targets]
 
 
 def _starts_made_again(targets: Iterable[_Target]) -> list[int]:

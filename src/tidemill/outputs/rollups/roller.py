@@ -37,15 +37,17 @@ from tidemill.outputs.rollups.planning import (
     Horizons,
     Planner,
     TilePlan,
+    can_be_made,
     carry_units,
     expected_rows,
     file_bytes,
+    is_made_of,
     tiles_hash,
 )
+from tidemill.outputs.rollups.recall import BuiltTiles, expired_tiles
 from tidemill.outputs.rollups.spec import rollups_table, show_columns, spec_for
-from tidemill.outputs.rollups.state_history import StateHistory
+from tidemill.outputs.rollups.state_history import StateHistory, tiles_held
 from tidemill.outputs.rollups.tile_parts import TilePart, declarations, tile_builds
-from tidemill.raw.recovered_batches import held_facts
 from tidemill.storage import layout
 from tidemill.storage.state.protocol import State, TileBuild
 from tidemill.storage.tables.log import TAKEN_OVER
@@ -100,12 +102,6 @@ def tap_for(stream: Stream) -> Tap | None:
     return Tap(spec) if spec.metrics else None
 
 
-def tiles_held(path: str) -> Iterator[tuple[int, frozenset[str]]]:
-    """A kernel: for the 5s tiles in which a part of raw has rows, the slices of the rows."""
-    for facts in held_facts(path):
-        yield from facts.tiles.items()
-
-
 class Roller:
     """Rollups of one stream."""
 
@@ -129,7 +125,7 @@ class Roller:
         self.plan = metric_plan(plan_for(stream, limits))
         self.table = rollups_table(warehouse, self.spec)
         self._current = False  # whether all tiles are known to be made for the metrics as declared
-        self.state_history = StateHistory(warehouse, self.spec, self.plan, engine, state, raw)
+        self.state_history = StateHistory(warehouse, self.spec, self.plan, engine, state, raw, horizons)
 
     # -- in line with what was committed
 
@@ -167,13 +163,25 @@ class Roller:
         return len(builds)
 
     def _miss_tiles(self) -> None:
-        """Tiles above the base that were in a damaged part are built again."""
-        base = [tile.key.start for tile in self.state.tiles(self.stream.name, BASE.name)]
+        """Tiles above the base that were in a damaged part are built again; so are those that are not made of
+        the tiles below: what changed these before the state was lost had not reached them."""
+        name, horizons = self.stream.name, self.horizons()
+        under = self.state.tiles(name, BASE.name)
         for level in LEVELS[1:]:
-            known = {tile.key.start for tile in self.state.tiles(self.stream.name, level.name)}
-            missing = {level.tile_of(start) for start in base} - known
-            if missing:
-                self.state.miss_tiles(self.stream.name, level.name, missing)
+            made_of: dict[int, dict[int, str]] = {}
+            for tile in under:
+                made_of.setdefault(level.tile_of(tile.key.start), {})[tile.key.start] = str(tile.hash)
+            tiles = self.state.tiles(name, level.name)
+            known = {tile.key.start: tile.hash for tile in tiles}
+            wrong = [
+                start
+                for start in sorted({*known, *made_of})
+                if not is_made_of(known.get(start), made_of.get(start, {}))
+                and can_be_made(self.state, name, TileKey(level.name, start), horizons)
+            ]
+            if wrong:
+                self.state.miss_tiles(name, level.name, wrong)
+            under = tiles
 
     def _expired_tiles(self, level: str) -> Iterator[TileBuild]:
         """Tiles of a level that must have existed, by what lies below them, and are no longer kept."""
@@ -182,17 +190,22 @@ class Roller:
             return
         name, under = self.stream.name, below(BY_NAME[level])
         if under is None:
-            for base in self.state.stale_tiles(name):
-                if horizons.expired(base.state.key) and base.state.hash is None:
-                    yield TileBuild(base.state.key, set_hash(base.desired), 0, None, 0, base.desired)
+            stale = self.state.stale_tiles(name)
+            unknown = [t for t in stale if t.state.hash is None and horizons.expired(t.state.key)]
+            built = {
+                one.name: {tile.key.start: str(tile.hash) for tile in self.state.tiles(name, one.name)}
+                for one in LEVELS
+            }
+            offsets = {entry.id: entry.seq for entry in self.state.slices(name)}
+            yield from expired_tiles(unknown, BuiltTiles(built), offsets)
             return
-        built = {tile.key.start for tile in self.state.tiles(name, level)}
+        known = {tile.key.start for tile in self.state.tiles(name, level)}
         groups: dict[int, dict[int, str]] = {}
         for tile in self.state.tiles(name, under.name):
             if tile.hash is not None:
                 groups.setdefault(BY_NAME[level].tile_of(tile.key.start), {})[tile.key.start] = tile.hash
         for start, hashes in groups.items():
-            if start not in built and horizons.expired(TileKey(level, start)):
+            if start not in known and horizons.expired(TileKey(level, start)):
                 yield TileBuild(TileKey(level, start), tiles_hash(hashes), 0, None, 0)
 
     # -- building
@@ -239,19 +252,26 @@ class Roller:
         return done
 
     def _outdated(self) -> list[BaseTile]:
-        """5s tiles made for other declarations, without those whose raw has expired."""
+        """5s tiles that are made for other declarations, or below tiles that are, without those whose raw has
+        expired."""
         name, horizons = self.stream.name, self.horizons()
         if self._current or self.state.checkpoints(name).get(DECLARED) == self.spec.declared:
             return []
         self._join_states()
         made = declarations(self.table)
         found = []
-        for tile in self.state.tiles(name, BASE.name) if made else ():
+        for tile in self._base_tiles() if made else ():
             keys = (TileKey(level.name, level.tile_of(tile.key.start)) for level in LEVELS)
             declared = next((made[key] for key in keys if key in made), None)  # the finest level that is kept
             if declared not in (None, self.spec.declared) and not horizons.sealed(tile.key):
                 found.append(tile.key.start)
         return self.state.base_tiles(name, found)
+
+    def _base_tiles(self) -> list[TileState]:
+        """All 5s tiles, also those that are not built yet or were lost."""
+        stale = self.state.stale_tiles(self.stream.name)
+        unbuilt = [tile.state for tile in stale if tile.state.hash is None]
+        return [*self.state.tiles(self.stream.name, BASE.name), *unbuilt]
 
     def _join_states(self) -> None:
         """A slice changes the tiles in which it has rows, and those in which it changes states. Which these
@@ -266,7 +286,7 @@ class Roller:
         for start, slices in (*found, *touched.items()):
             holding.setdefault(start, set()).update(slices)
         bare = {entry.name: entry.id for entry in self.state.slices(name)}
-        starts = [t.key.start for t in self.state.tiles(name, BASE.name) if not horizons.sealed(t.key)]
+        starts = [tile.key.start for tile in self._base_tiles() if not horizons.sealed(tile.key)]
         surplus: dict[int, frozenset[str]] = {}
         lacking: dict[int, frozenset[str]] = {}
         for tile in self.state.base_tiles(name, starts):
@@ -348,6 +368,7 @@ class Roller:
 
     def _build(self, plan: TilePlan, folder: Path) -> list[TilePart]:
         states = self.state_history.state_cells_for(plan.whole, folder) if plan.whole else []
+        states += self.state_history.changed_cells(plan.grown, folder) if plan.grown else []
         units = [replace(unit, extra=states) for unit in plan.low] if states else plan.low
         groups = balanced([unit.rows for unit in units], self.engine.parallelism)
         low = [[units[i] for i in group] for group in groups]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,17 +22,20 @@ from tidemill.formats.key_runs import crowded_tier, key_ranges
 from tidemill.formats.read_plan import ReadPlan
 from tidemill.model.errors import DamageError
 from tidemill.model.failpoints import failpoint
+from tidemill.model.levels import BASE, TileKey
 from tidemill.model.names import EXPIRED_PART, PACKED_PART, REST_PART, TOMBSTONE_PART
 from tidemill.model.slices import set_hash
 from tidemill.outputs.rollups.admitted_keys import AdmittedKeys
 from tidemill.outputs.rollups.cell_files import PARTIAL
 from tidemill.outputs.rollups.cells import Cells
 from tidemill.outputs.rollups.history_kernel import (
+    ChangesUnit,
     EnterUnit,
     HistoryUnit,
     NoteUnit,
     Recounted,
     RecountUnit,
+    changes,
     count_states,
     enter,
     keys_left,
@@ -52,9 +55,10 @@ from tidemill.outputs.rollups.observation_runs import (
     write_observations,
 )
 from tidemill.outputs.rollups.observations import SEEN, joined
-from tidemill.outputs.rollups.planning import file_bytes, raw_parts
+from tidemill.outputs.rollups.planning import Horizons, file_bytes, raw_parts
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 from tidemill.raw.footers import packed_footer
+from tidemill.raw.recovered_batches import held_facts
 from tidemill.storage import layout
 from tidemill.storage.bucket_path import size_of
 from tidemill.storage.checksums import is_whole, read_arrow
@@ -84,11 +88,24 @@ def _gone(name: str) -> DamageError:
     return DamageError("the file is missing or damaged, and raw of some of it has expired", where=name)
 
 
+def tiles_held(path: str) -> Iterator[tuple[int, frozenset[str]]]:
+    """A kernel: for the 5s tiles in which a part of raw has rows, the slices of the rows."""
+    for facts in held_facts(path):
+        yield from facts.tiles.items()
+
+
 class StateHistory:
     """The state history of one stream. Not thread-safe, and for one process at a time."""
 
     def __init__(
-        self, warehouse: Path, spec: RollupSpec, plan: ReadPlan, engine: Engine, state: State, raw: Table
+        self,
+        warehouse: Path,
+        spec: RollupSpec,
+        plan: ReadPlan,
+        engine: Engine,
+        state: State,
+        raw: Table,
+        horizons: Callable[[], Horizons] = Horizons,
     ) -> None:
         """`plan` is the `metric_plan` of the stream."""
         self.folder: Final = layout.state_history(warehouse, spec.stream)
@@ -98,6 +115,7 @@ class StateHistory:
         self._engine = engine
         self._state = state
         self._raw = raw
+        self._horizons = horizons
         self._seen: int | None = None  # the version of raw that it is in line with
         self._log: ObservationLog | None = None
         self._admitted_keys = AdmittedKeys.of(spec)
@@ -259,6 +277,30 @@ class StateHistory:
         ]
         return self._engine.run(count_states, units, "states of tiles", size)
 
+    def changed_cells(self, grown: Mapping[frozenset[str], Sequence[int]], folder: Path) -> list[str]:
+        """Files with what slices changed in the state cells of 5s tiles, by the ids of the slices. All slices
+        are in the state history."""
+        if not self.followed or not grown:
+            return []
+        seqs = {entry.id: entry.seq for entry in self._state.slices(self.spec.stream)}
+        units = [
+            ChangesUnit(
+                metric=metric,
+                keys=keys,
+                tiles=sorted(tiles),
+                offsets=sorted(seqs[name] for name in names),
+                observation_files=files,
+                admitted_keys=self.admitted_keys,
+                out=str(folder / f"changes-{number}-{i}~{metric.name}{PARTIAL}"),
+            )
+            for metric in self.followed
+            for files in [self._observation_files(metric)]
+            for number, (names, tiles) in enumerate(grown.items())
+            for i, keys in enumerate(key_ranges(self._ranges(file_bytes(files))))
+        ]
+        size = file_bytes({path for unit in units for path in unit.observation_files})
+        return self._engine.run(changes, units, "states of late events", size)
+
     def recount(self, raw: Sequence[str], seqs: Mapping[str, int], folder: Path) -> Recount:
         """Compute everything again from raw parts alone (`seqs`: slice -> ledger offset); in `folder`."""
         size = self._note(raw, folder)
@@ -371,7 +413,9 @@ class StateHistory:
             start = min(positions[batch][0] for batch in wrong)
             while astride := [low for low, high in positions.values() if low < start <= high]:
                 start = min(astride)
-            self._remove_admitted(start)  # first: while the log shows what is wrong, this is repeated
+            # First: while the log shows what is wrong, this is repeated.
+            self._remove_admitted(start)
+            self._leave_tiles(observed, start, seqs)
             for each in list(observed.sets.values()):
                 if any(high >= start for _, high in each.batches.values()):
                     self._cut(observed, each, start, seqs)
@@ -379,6 +423,21 @@ class StateHistory:
             again = {batch: positions[batch] for batch in in_raw if positions.get(batch, (0, -1))[1] >= start}
             self._take_up(again, in_raw, seqs, observed)
         return in_raw.keys() <= positions.keys()
+
+    def _leave_tiles(self, observed: ObservationLog, start: int, seqs: Mapping[str, int]) -> None:
+        """Remove slices from a ledger offset on from the tiles that they touched and have no rows in: beside
+        other slices than before they may touch other tiles. Those that they still touch get them again."""
+        horizons, left = self._horizons(), dict[int, frozenset[str]]()
+        for tile, names in _united(each.touched for each in observed.sets.values()).items():
+            later = frozenset(name for name in names if seqs.get(name, -1) >= start)
+            if later and not horizons.sealed(TileKey(BASE.name, tile)):
+                left[tile] = later
+        paths = raw_parts(self._raw.snapshot(), list(left))
+        for tile, holding in self._engine.run(tiles_held, paths, "slices of tiles", file_bytes(paths)):
+            if tile in left:
+                left[tile] -= holding
+        if left := {tile: names for tile, names in left.items() if names}:
+            self._state.leave_tiles(self.spec.stream, left)
 
     def _offsets(self) -> dict[str, tuple[int, int]]:
         """Batches of the ledger with the first and last offset of their slices."""

@@ -5,7 +5,7 @@ Tiles are recomputed and compared by spans of time; only a span that differs is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from tidemill.outputs.rollups.cell_files import read_cells, read_partial, write_
 from tidemill.outputs.rollups.cells import Cells, accumulate, merge, of_tiles
 from tidemill.outputs.rollups.events import read_events
 from tidemill.outputs.rollups.kernel import NOWHERE, Admit, Positions
-from tidemill.outputs.rollups.planning import UNIT_ROWS, tiles_hash
+from tidemill.outputs.rollups.planning import UNIT_ROWS, is_made_of
 from tidemill.outputs.rollups.rows import read_tiles, row_buckets
 from tidemill.outputs.rollups.spec import RollupSpec
 from tidemill.outputs.rollups.tile_parts import tile_builds
@@ -95,6 +95,14 @@ class TileReference:
     sealed: int | None = None  # raw before this has expired
     states: Sequence[str] = ()  # files of 5s cells of state metrics
     admit: Admit | None = None
+
+    def is_guessed(self, key: TileKey, made_of: Collection[int]) -> bool:
+        """Whether a tile whose raw has expired is above tiles that are no longer kept: what those were made
+        of may be known no longer."""
+        under = below(BY_NAME[key.level])
+        assert under is not None
+        is_sealed = self.sealed is not None and key.start < self.sealed
+        return is_sealed and any(TileKey(under.name, start) in self.expired for start in made_of)
 
     def passed(self, spec: RollupSpec) -> Passed:
         expired: dict[str, list[int]] = {}
@@ -305,14 +313,18 @@ def _hashes(builds: Sequence[TileBuild], known: TileReference) -> Iterator[TileD
         level, start = build.key.level, build.key.start
         if level == BASE.name:
             slices = known.desired.get(start, frozenset())
+            if known.sealed is not None and start < known.sealed:
+                slices |= build.slices  # of those that touched it, some may be known no longer
             if build.slices != slices:
                 reason = f"is made of {len(build.slices)} slices; raw has rows of {len(slices)}"
                 yield TileDifference(level, start, reason)
             elif build.hash != set_hash(slices):
                 yield TileDifference(level, start, "its hash is not that of its slices")
-        elif build.hash != tiles_hash(made_of[level].get(start, {})):
+        elif not is_made_of(build.hash, made_of[level].get(start, {})):
             under = below(BY_NAME[level])
             assert under is not None
+            if known.is_guessed(build.key, made_of[level].get(start, {})):
+                continue
             yield TileDifference(level, start, f"is not made of the {under.name} tiles below")
     for start in sorted(known.desired.keys() - hashes[BASE.name].keys()):
         yield TileDifference(BASE.name, start, f"is missing: {format_instant(start)}")

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tidemill.model.errors import StorageError
-from tidemill.model.levels import BASE, BY_NAME, BaseTile, TileKey, TileState
+from tidemill.model.levels import BASE, BY_NAME, TO_BE_MADE, BaseTile, TileKey, TileState
 from tidemill.model.slices import (
     NewSlice,
     SliceEntry,
@@ -305,14 +305,20 @@ def _observe_one(
 
 
 def miss_tiles(db: Connection, stream: str, above: Sequence[tuple[str, int]]) -> None:
-    """Give each existing 5s tile below a missing tile an impossible hash: it is then stale, and all tiles
-    above it are made again from those below them."""
-    spans = [(start, start + BY_NAME[level].tile) for level, start in above]
-    db.executemany(
-        "UPDATE tiles SET hash = '' WHERE stream = ? AND level = ? AND hash IS NOT NULL AND start ="
-        " (SELECT min(start) FROM tiles WHERE stream = ? AND level = ? AND start >= ? AND start < ?)",
-        [(stream, BASE.name, stream, BASE.name, first, end) for first, end in spans],
-    )
+    """Mark the first 5s tile below each missing tile: it is stale then, and all tiles above it are made again
+    from those below them. Where there is none, nothing is left of what the missing tile was made of: a tile
+    made of nothing is entered there."""
+    for level, start in above:
+        span = (start, start + BY_NAME[level].tile)
+        of_base = "FROM tiles WHERE stream = ? AND level = ? AND start >= ? AND start < ?"
+        (first,) = db.execute(f"SELECT min(start) {of_base}", (stream, BASE.name, *span)).fetchone()
+        if first is None:
+            first = start
+            rehash(db, stream, [first])  # it is stale, since it has no hash yet
+        db.execute(
+            "UPDATE tiles SET hash = ? WHERE stream = ? AND level = ? AND start = ? AND hash IS NOT NULL",
+            (TO_BE_MADE, stream, BASE.name, first),
+        )
 
 
 def lose_tiles(db: Connection, stream: str, parts: Collection[str]) -> int:

@@ -383,8 +383,8 @@ class Tiles(Protocol):
         ...
 
     def miss_tiles(self, stream: str, level: str, starts: Collection[int]) -> None:
-        """Record that tiles of a level above the base are missing while those below exist: the first 5s tile
-        below each becomes stale, so that both are built."""
+        """Record that tiles of a level above the base are missing or wrong: the first 5s tile below each
+        becomes stale, so that both are built. Where there is none, one made of nothing is entered."""
         ...
 
     def apply_tiles(
