@@ -280,6 +280,18 @@ class TestStates:
             both = f"SELECT states, transitions FROM plant.orders {span} INTERVAL 1m FILL drop"
             assert asked.rows(both)[:1] == [("10:01:00", 1, 2)]
 
+    def test_a_group_that_all_objects_leave_has_a_row_where_they_do(self, desk, sight):
+        """There was one in it at the end of the cell before, which has no row, as nothing changed there."""
+        events = [
+            sight("09:00:00", order="a", status="NEW"),
+            sight("10:01:10", order="a", status="WORK"),
+        ]
+        asked = desk(events)
+        text = "SELECT states FROM plant.orders BETWEEN 2024-01-01T10:0{}:00Z AND 2024-01-01T10:03:00Z"
+        text += " INTERVAL 1m GROUP BY state FILL drop"
+        assert asked.rows(text.format(0)) == [("10:01:00", "NEW", 0), ("10:01:00", "WORK", 1)]
+        assert asked.rows(text.format(1)) == [("10:01:00", "WORK", 1)]  # NEW has none at the end of any cell
+
     def test_the_opening_is_read_from_the_coarsest_buckets_and_nothing_twice(self, desk, sight):
         asked = desk([sight("10:00:00", order="a", status="NEW")])
         text = "SELECT states FROM plant.orders BETWEEN 2024-01-03T10:07:05Z AND 2024-01-03T10:08:00Z"

@@ -60,7 +60,7 @@ def shaped(found: AggregatedRows, plan: Plan) -> pa.Table:
     shown = None
     if plan.states:
         table = _running_totals(table, found, plan)
-        shown = _has_objects(table, plan)
+        shown = _has_objects(table, found, plan)
     if found.lost or found.unknown or found.unfit.fields:
         table = _without_lost(table, found, plan)
     if plan.grid and plan.grid.hidden:
@@ -296,9 +296,9 @@ def _running_totals(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Ta
     return table
 
 
-def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
-    """For each row whether its group has an object in any row: only some levels know groups that never have
-    one. None: all rows stay."""
+def _has_objects(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Array | None:
+    """For each row whether its group has an object at the end of any cell. (A cell before the first row of a
+    group has what the group opened with.) None: all rows stay."""
     import numpy as np
     import pyarrow as pa
 
@@ -306,7 +306,23 @@ def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
         return None
     groups = group_numbers([table], [group.name for group in plan.groups])
     totals = flat(table.column(plan.columns[0].name)).to_numpy()
-    return pa.array(np.isin(groups, groups[totals != 0]))
+    has = np.isin(groups, groups[totals != 0])
+    if found.opening is not None and plan.grid and plan.grid.cells:
+        has |= _opened_and_kept(found, plan, groups, plan.grid.cells[0])
+    return pa.array(has)
+
+
+def _opened_and_kept(
+    found: AggregatedRows, plan: Plan, groups: NDArray[np.int64], first: int
+) -> NDArray[np.bool_]:
+    """For each row whether its group opened with objects and had no change in the first cell."""
+    import numpy as np
+
+    assert found.opening is not None
+    pieces = [each for each in (found.opening, found.hits, found.gaps) if each is not None]
+    numbers = group_numbers(pieces, group_columns(plan))
+    opened = np.isin(numbers[found.opening.num_rows :], numbers[: found.opening.num_rows])
+    return opened & ~np.isin(groups, groups[found.cells <= first])
 
 
 def _carried(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
