@@ -307,12 +307,13 @@ class Mill:
     def missing_results(
         self, stream: str, window: str, *, start: str | int | None = None, end: str | int | None = None
     ) -> list[Missing]:
-        """What the results of a streaming window lack: spans that were lost with damaged files, and that
-        nothing can compute again."""
-        from tidemill.outputs.windows.reader import lost_results, spec_named
+        """What the results of a streaming window lack: spans that were lost with damaged files and that
+        nothing can compute again, and values that do not fit the type of their field, which was changed."""
+        from tidemill.outputs.windows.reader import missing_results, spec_named
 
-        spec = spec_named(self.project.stream(stream), window)
-        return lost_results(self.warehouse.expiries, spec, arguments.span(start, end))
+        declared = self.project.stream(stream)
+        spec, known = spec_named(declared, window), self.state.checkpoints(stream)
+        return missing_results(self.warehouse.expiries, declared, spec, known, arguments.span(start, end))
 
     def pending_results(self, stream: str, window: str) -> list[Pending]:
         """What the results of a streaming window do not include yet: slices that wait or failed, retractions

@@ -263,6 +263,35 @@ class TestStates:
             ("10:02:00", 3),
         ]
 
+    def test_a_cell_has_a_row_if_the_number_changed_whatever_was_read(self, desk, sight):
+        """Order a leaves NEW and comes back within a minute: two rows of 5s, and none of 1m."""
+        events = [
+            sight("09:00:00", order="a", status="NEW"),
+            sight("10:01:10", order="a", status="WORK"),
+            sight("10:01:40", order="a", status="NEW"),
+            sight("10:02:30", order="b", status="NEW"),
+        ]
+        asked = desk(events)
+        for start, end in (("10:00:00", "10:04:00"), ("10:00:00", "10:01:55"), ("10:01:05", "10:04:00")):
+            span = f"BETWEEN 2024-01-01T{start}Z AND 2024-01-01T{end}Z"
+            text = f"SELECT states FROM plant.orders {span} INTERVAL 1m WHERE state = 'NEW' FILL drop"
+            assert asked.rows(text) == ([("10:02:00", 2)] if end == "10:04:00" else [])
+            assert asked.rows(f"{text} EDGES exclude") == ([("10:02:00", 2)] if end == "10:04:00" else [])
+            both = f"SELECT states, transitions FROM plant.orders {span} INTERVAL 1m FILL drop"
+            assert asked.rows(both)[:1] == [("10:01:00", 1, 2)]
+
+    def test_a_group_that_all_objects_leave_has_a_row_where_they_do(self, desk, sight):
+        """There was one in it at the end of the cell before, which has no row, as nothing changed there."""
+        events = [
+            sight("09:00:00", order="a", status="NEW"),
+            sight("10:01:10", order="a", status="WORK"),
+        ]
+        asked = desk(events)
+        text = "SELECT states FROM plant.orders BETWEEN 2024-01-01T10:0{}:00Z AND 2024-01-01T10:03:00Z"
+        text += " INTERVAL 1m GROUP BY state FILL drop"
+        assert asked.rows(text.format(0)) == [("10:01:00", "NEW", 0), ("10:01:00", "WORK", 1)]
+        assert asked.rows(text.format(1)) == [("10:01:00", "WORK", 1)]  # NEW has none at the end of any cell
+
     def test_the_opening_is_read_from_the_coarsest_buckets_and_nothing_twice(self, desk, sight):
         asked = desk([sight("10:00:00", order="a", status="NEW")])
         text = "SELECT states FROM plant.orders BETWEEN 2024-01-03T10:07:05Z AND 2024-01-03T10:08:00Z"

@@ -46,7 +46,7 @@ def results(
 
     Without WINDOW it lists the windows of the stream: how many results are current, and up to when.
     """
-    from tidemill.outputs.windows.reader import lost_results, read_results, result_statuses, spec_named
+    from tidemill.outputs.windows.reader import missing_results, read_results, result_statuses, spec_named
     from tidemill.query.service import pending_results
 
     with session.mill() as mill:
@@ -61,7 +61,8 @@ def results(
             return OK
         span = span_of(start, end) or Interval(MIN_INSTANT, MAX_INSTANT)
         spec = spec_named(declared, window)
-        missing = lost_results(mill.warehouse.expiries, spec, span)
+        known = mill.state.checkpoints(stream)
+        missing = missing_results(mill.warehouse.expiries, declared, spec, known, span, tenant)
         pending = pending_results(mill.warehouse, declared, spec)
         rows = read_results(
             warehouse,

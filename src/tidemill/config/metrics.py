@@ -221,5 +221,24 @@ Kept = Counter | Gauge | Histogram | StateMetric
 Metric = Annotated[Counter | Gauge | Histogram | StateMetric | Ratio, pydantic.Field(discriminator="kind")]
 
 
+def decisive_fields(metric: Kept) -> Columns:
+    """The fields that decide whether the metric counts an event at all: those of its filter, and of a state
+    metric the object and its state."""
+    condition = filter_of(metric)
+    followed = (metric.object, metric.state) if isinstance(metric, StateMetric) else ()
+    return tuple(dict.fromkeys((*(condition.columns if condition is not None else ()), *followed)))
+
+
+def fields_of(metric: Kept) -> Columns:
+    """All fields without whose values a number of the metric is not right."""
+    dimensions = () if isinstance(metric, StateMetric) else metric.dimensions
+    return tuple(dict.fromkeys((*decisive_fields(metric), *metric.numbers, *dimensions)))
+
+
+def keeps_keys(metric: Kept) -> bool:
+    """Whether its rows have the dimensions of the events they count, so that they can be added up by them."""
+    return metric.max_cardinality is None and not isinstance(metric, StateMetric)
+
+
 def filter_of(metric: Kept) -> DeclaredCondition | None:
     return parse_condition(metric.filter) if metric.filter is not None else None

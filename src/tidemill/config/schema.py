@@ -76,6 +76,13 @@ class Field(pydantic.BaseModel):
     metadata: Mapping[str, str] = {}
 
     @property
+    def described(self) -> str:
+        """Its type, for people."""
+        if self.scale is not None and self.items is None:
+            return f"{self.type} of scale {self.scale}"
+        return f"{self.type} of {self.items}" if self.items is not None else self.type
+
+    @property
     def notes(self) -> dict[str, str]:
         """The documentation of the column; Delta, Arrow and Spark call it field metadata."""
         notes = {"unit": self.unit, "comment": self.description, "standard_name": self.standard_name}

@@ -12,7 +12,7 @@ from tidemill.model.errors import IncompleteError, Retry
 from tidemill.model.levels import LEVELS
 from tidemill.model.time import Interval, format_instant, open_span
 
-Why = Literal["expired", "not_built", "retracted", "damaged"]
+Why = Literal["expired", "not_built", "retracted", "damaged", "unfit"]
 What = Literal["landed", "failed", "retraction", "tiles", "windows", "results"]
 
 ROUND: Final = "tidemill run --once"
@@ -102,6 +102,29 @@ def damaged(span: Interval, what: str, remedy: str) -> Missing:
     """What an answer reports about a part of its span that was lost with a damaged file."""
     detail = f"{what} of {span} was lost with a damaged file, and cannot be made again"
     return Missing(span, "damaged", detail, remedy)
+
+
+def unfit(
+    span: Interval,
+    count: int | None,
+    name: str,
+    kind: str,
+    *,
+    effect: str = "numbers that depend on it are not known",
+    sealed: bool = False,
+) -> Missing:
+    """What an answer reports about events with a value that the type of its field cannot hold: mostly, it was
+    declared so after they were accepted. `sealed`: raw of that time has expired."""
+    many = "some events have" if count is None else "1 event has" if count == 1 else f"{count:,} events have"
+    return Missing(
+        span,
+        "unfit",
+        f"{many} a value of {name!r} that does not fit its type ({kind}): {effect}",
+        "Nothing can be done: the events themselves have expired"
+        if sealed
+        else f"Declare a type of {name!r} that holds them all (of the 18 digits of a decimal, a smaller "
+        f"`scale` leaves more before the point), then `{ROUND}`: their payloads have the values",
+    )
 
 
 def not_built(span: Interval, gone: Outdated, metric: str) -> Missing:

@@ -86,6 +86,9 @@ EXPIRED_PART: Final = "expired"
 LARGE_PART: Final = "large"  # how the name of a part ends that was large enough when it was accepted
 MEASURE_COLUMNS: Final = ("count", "sum", "min", "max")
 END_COLUMNS: Final = ("first", "first_time", "first_id", "last", "last_time", "last_id")  # more, of a gauge
+# How the names of rows of rollups begin that count events with a value that its type cannot hold: after all
+# names of metrics, so that the statistics of a part say whether it has such rows.
+UNFIT: Final = "~"
 STATE_COLUMNS: Final = ("state__is", "state__rule", "state__from", "state__to")  # if there is a state metric
 HISTOGRAM_COLUMNS: Final = ("histogram__bins", "histogram__counts")  # and a histogram
 PSEUDO_DIMENSIONS: Final = ("state", "from_state", "to_state")  # what queries call those of a state metric
@@ -104,3 +107,13 @@ def column_name(field: str) -> str:
 def measure_column(field: str, kept: str) -> str:
     """Return the column of the count, sum, min or max of a measure, or of the first or last of a gauge."""
     return f"{column_name(field)}__{kept}"
+
+
+def unfit_rows(metric: str, field: str) -> str:
+    """The name of the rows that count events of a metric whose value of a field does not fit its type."""
+    return f"{UNFIT}{metric} {field}"
+
+
+def unfit_column(field: str) -> str:
+    """The column of events that says where they have such a value."""
+    return f"{UNFIT}{field}"

@@ -30,7 +30,7 @@ from tidemill.storage.bucket_path import local_copy, on_disk
 from tidemill.storage.checksums import check_file
 from tidemill.storage.file_scrub import FileCheck, ScrubTally, StoredFile, check_files
 from tidemill.storage.state.protocol import State
-from tidemill.storage.state.sqlite import check_state
+from tidemill.storage.state.sqlite_read_only import check_state
 from tidemill.storage.tables.scrub import RESULTS, scrub_tables
 from tidemill.storage.tables.table import Table
 

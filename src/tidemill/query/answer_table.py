@@ -18,6 +18,8 @@ from tidemill.query.percentiles import BinPosition, estimates, positions
 from tidemill.query.plan import BUCKET, HEATMAP, Plan
 from tidemill.query.plan_sql import group_columns, key_columns
 from tidemill.query.ratio import DIGITS, ratios
+from tidemill.query.unfit import NONE as NO_UNFIT
+from tidemill.query.unfit import UnfitEvents
 from tidemill.query.values import COUNTED, ValueColumn, ValuePart
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class AggregatedRows:
     before: pa.Table | None = None  # the last values of groups before the first cell, by column
     lost: tuple[Interval, ...] = ()  # a cell that overlaps one of these has no number,
     unknown: tuple[Interval, ...] = ()  # and one that overlaps one of these has no states
+    unfit: UnfitEvents = NO_UNFIT  # events whose numbers are not known
 
     @property
     def cells(self) -> NDArray[np.int64]:
@@ -57,8 +60,8 @@ def shaped(found: AggregatedRows, plan: Plan) -> pa.Table:
     shown = None
     if plan.states:
         table = _running_totals(table, found, plan)
-        shown = _has_objects(table, plan)
-    if found.lost or found.unknown:
+        shown = _has_objects(table, found, plan)
+    if found.lost or found.unknown or found.unfit.fields:
         table = _without_lost(table, found, plan)
     if plan.grid and plan.grid.hidden:
         table = _hidden(table, found, plan)
@@ -86,7 +89,7 @@ def _heatmap(found: AggregatedRows, plan: Plan, column: ValueColumn) -> pa.Table
     assert column.measure is not None
     tables = [found.hits] if found.gaps is None else [found.hits, found.gaps]
     cells = pa.concat_tables([table.select(key_columns(plan) or ["n"]) for table in tables])
-    unnumbered = _meeting(found, plan, found.lost)
+    unnumbered = _meeting(found, plan, found.lost) | _unfit(found, plan, column)
     if plan.grid and plan.grid.hidden:
         unnumbered = unnumbered | np.isin(found.cells, np.array(plan.grid.hidden))
     filled = unnumbered if plan.fill == "drop" else np.ones(cells.num_rows, np.bool_)
@@ -293,9 +296,9 @@ def _running_totals(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Ta
     return table
 
 
-def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
-    """For each row whether its group has an object in any row: only some levels know groups that never have
-    one. None: all rows stay."""
+def _has_objects(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Array | None:
+    """For each row whether its group has an object at the end of any cell. (A cell before the first row of a
+    group has what the group opened with.) None: all rows stay."""
     import numpy as np
     import pyarrow as pa
 
@@ -303,7 +306,23 @@ def _has_objects(table: pa.Table, plan: Plan) -> pa.Array | None:
         return None
     groups = group_numbers([table], [group.name for group in plan.groups])
     totals = flat(table.column(plan.columns[0].name)).to_numpy()
-    return pa.array(np.isin(groups, groups[totals != 0]))
+    has = np.isin(groups, groups[totals != 0])
+    if found.opening is not None and plan.grid and plan.grid.cells:
+        has |= _opened_and_kept(found, plan, groups, plan.grid.cells[0])
+    return pa.array(has)
+
+
+def _opened_and_kept(
+    found: AggregatedRows, plan: Plan, groups: NDArray[np.int64], first: int
+) -> NDArray[np.bool_]:
+    """For each row whether its group opened with objects and had no change in the first cell."""
+    import numpy as np
+
+    assert found.opening is not None
+    pieces = [each for each in (found.opening, found.hits, found.gaps) if each is not None]
+    numbers = group_numbers(pieces, group_columns(plan))
+    opened = np.isin(numbers[found.opening.num_rows :], numbers[: found.opening.num_rows])
+    return opened & ~np.isin(groups, groups[found.cells <= first])
 
 
 def _carried(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
@@ -318,15 +337,17 @@ def _carried(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:
     groups = group_numbers([before, table], names)
     cells = np.concatenate([np.full(first, BEFORE), found.cells])
     lost = np.concatenate([np.zeros(first, np.bool_), _meeting(found, plan, found.lost)])
-    fillable = (np.arange(len(cells)) >= first) & ~lost
+    fillable = np.arange(len(cells)) >= first
     if plan.grid and plan.grid.hidden:
         fillable &= ~np.isin(cells, np.array(plan.grid.hidden))
     for column in plan.columns:
         if column.function != "states":
             at = table.column_names.index(column.name)
             values = _chained(before.column(column.name), table.column(at))
-            gap = fillable & flat(values.is_null()).to_numpy(zero_copy_only=False)
-            whole = carried(values, groups, cells, gap, lost)
+            barred = lost.copy()
+            barred[first:] |= _unfit(found, plan, column)
+            gap = fillable & ~barred & flat(values.is_null()).to_numpy(zero_copy_only=False)
+            whole = carried(values, groups, cells, gap, barred)
             table = table.set_column(at, column.name, whole.slice(first))
     return table
 
@@ -351,7 +372,16 @@ def _without_lost(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Tabl
     """No number for a cell, even if only a part of it is lost; nor for the total."""
     names = {column.name: column.function == "states" for column in plan.columns}
     table = _nulled(table, [n for n, state in names.items() if not state], _meeting(found, plan, found.lost))
-    return _nulled(table, [n for n, state in names.items() if state], _meeting(found, plan, found.unknown))
+    table = _nulled(table, [n for n, state in names.items() if state], _meeting(found, plan, found.unknown))
+    for column in plan.columns if found.unfit.fields else ():
+        table = _nulled(table, [column.name], _unfit(found, plan, column))
+    return table
+
+
+def _unfit(found: AggregatedRows, plan: Plan, column: ValueColumn) -> NDArray[np.bool_]:
+    """For each row whether an event with a value that its type cannot hold belongs to the number."""
+    tables = [found.hits] if found.gaps is None else [found.hits, found.gaps]
+    return found.unfit.rows(tables, plan, column)
 
 
 def _hidden(table: pa.Table, found: AggregatedRows, plan: Plan) -> pa.Table:

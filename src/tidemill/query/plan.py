@@ -48,6 +48,7 @@ from tidemill.query.language.ast import (
     values_in_having,
 )
 from tidemill.query.language.time_clauses import instant_of, span_of
+from tidemill.query.unfit_fields import UnfitField, unfit_fields
 from tidemill.query.values import ValueColumn, ValuePart, column_of, label, needs_metric, unknown
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ class Plan:
     parts: tuple[ValuePart, ...]  # what is folded for the columns, each once
     rows: tuple[MetricRows, ...]  # that they are folded over, each once
     past: Past | None = None  # the stream as it was then, read from raw; None: as it is now
+    unfit: tuple[UnfitField, ...] = ()  # fields with a type that may not hold all values of events
     admits_keys: bool = False  # whether the answer depends on which keys `max_cardinality` admitted
 
     @property
@@ -138,7 +140,7 @@ class Plan:
     @property
     def uses(self) -> dict[str, frozenset[str]]:
         """The declared dimensions and measures that the answer depends on, by metric."""
-        named = [*self.groups, *(self.dimensions[path.text] for path in paths_in(self.where))]
+        named = _named(self.where, self.groups, self.dimensions)
         measures = [part.measure for part in self.parts if part.measure is not None]
         columns = frozenset(
             [
@@ -216,8 +218,18 @@ def make_plan(query: Query, streams: Mapping[str, Stream], *, tenant: str | None
         tenant=tenant,
         parts=tuple(dict.fromkeys(part for column in columns for part in column.parts)),
         rows=rows,
+        unfit=unfit_fields(stream, columns, _named(query.where, groups, dimensions)),
         admits_keys=_admits_keys(query, stream, metrics),
     )
+
+
+def _named(
+    where: Condition | None,
+    groups: Sequence[DeclaredDimension],
+    dimensions: Mapping[str, DeclaredDimension],
+) -> list[DeclaredDimension]:
+    """The dimensions that an answer depends on."""
+    return [*groups, *(dimensions[path.text] for path in paths_in(where))]
 
 
 def _admits_keys(query: Query, stream: Stream, metrics: Sequence[str]) -> bool:

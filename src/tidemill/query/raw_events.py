@@ -202,7 +202,7 @@ def _chosen_rows(events: pa.Table, chosen: NDArray[np.bool_]) -> pa.Table:
 
 
 def _only(spec: RollupSpec, metrics: frozenset[str]) -> RollupSpec:
-    return replace(spec, metrics=tuple(each for each in spec.metrics if each.name in metrics))
+    return replace(spec, metrics=tuple(each for each in spec.metrics if (each.of or each.name) in metrics))
 
 
 def _joined(made: Sequence[pa.Table]) -> pa.Table | None:
@@ -226,7 +226,8 @@ def _batches(events: Iterator[pa.Table], at_once: int | None) -> Iterator[pa.Tab
 def _together(tables: Sequence[pa.Table]) -> pa.Table:
     import pyarrow as pa
 
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    # Only tables with a value that does not fit its type have the column that says so.
+    return pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
 
 
 def _rows(

@@ -8,23 +8,25 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemill.model.completeness import Arrivals, completeness
 from tidemill.model.errors import QueryError, StorageError
 from tidemill.model.levels import LEVELS
 from tidemill.model.names import literal_path
-from tidemill.model.time import Interval
+from tidemill.model.time import Interval, joined
 from tidemill.query import plan_sql
 from tidemill.query.answer import Answer, Engine, Explanation
 from tidemill.query.answer_table import AggregatedRows, shaped, values_of
 from tidemill.query.cell_grid import overlapped
 from tidemill.query.column_cache import KeptColumns
-from tidemill.query.cover import RAW, outward
+from tidemill.query.cover import ALL_TIME, RAW, outward
 from tidemill.query.last_values import LastValues, values_before
 from tidemill.query.plan import Plan, with_cells_of
 from tidemill.query.read_plan import QueryReading, reading_of, without_raw
 from tidemill.query.source import Files, RawRequest, RawRows, Scans, Source, scans_of
+from tidemill.query.unfit import UnfitEvents, unfit_events
 from tidemill.storage.tables.part_checksums import checked
 
 if TYPE_CHECKING:
@@ -89,7 +91,9 @@ class Runner:
             plan = _with_cells(plan, source, reads)
             reading, raw = _read(plan, source)
             body, earlier = _scanned(reading, source, raw)
-            hits = reads.hits(plan, body)
+            hits = _with_changes(plan, reads.hits(plan, body))
+            unfit = unfit_events(plan, source, body, reads.hits)
+            reading = _then_unknown(reading, unfit)
             opening = reads.opening(plan, earlier) if reading.opening.pieces else None
             data = _data(reads, plan, hits, body)
             cells = _cells_to_fill(plan, data)
@@ -98,7 +102,7 @@ class Runner:
             totals = [each for each in (opening, before.values) if each is not None]
             gaps = _gaps(cursor, plan, hits, totals, cells)
         self._columns.use()
-        found = AggregatedRows(hits, gaps, opening, bins, before.values, reading.lost, reading.unknown)
+        found = AggregatedRows(hits, gaps, opening, bins, before.values, reading.lost, reading.unknown, unfit)
         return Answer(
             table=shaped(found, plan),
             stream=plan.stream,
@@ -109,7 +113,9 @@ class Runner:
             span=plan.span,
             rows_read=body.rows + earlier.rows + raw.events,
             files_read=body.files + earlier.files + raw.files,
-            completeness=completeness(arrivals, plan.span, data, (*before.missing, *reading.missing)),
+            completeness=completeness(
+                arrivals, plan.span, data, (*before.missing, *reading.missing, *unfit.missing)
+            ),
             version=source.version,
             engine=reader.engine if reader else "duckdb",
             pieces=(*reading.opening.pieces, *reading.cover.pieces),
@@ -271,6 +277,26 @@ def _read(plan: Plan, source: Source) -> tuple[QueryReading, RawRows]:
     return (reading if raw.is_known else without_raw(reading)), raw
 
 
+def _with_changes(plan: Plan, hits: pa.Table) -> pa.Table:
+    """Without rows of objects where nothing changed: changes that cancel each other leave rows in some
+    levels, and none in coarser ones. A total without groups has a row all the same."""
+    import pyarrow.compute as pc
+
+    if not plan.follows_objects or not plan_sql.key_columns(plan):
+        return hits
+    changed = [pc.not_equal(hits.column(f"p{i}"), 0) for i in range(len(plan.parts))]
+    return hits.filter(reduce(pc.or_, changed))
+
+
+def _then_unknown(reading: QueryReading, unfit: UnfitEvents) -> QueryReading:
+    """Nothing is known of objects after an event whose object or state could not be read."""
+    if unfit.since is None:
+        return reading
+    later = Interval(unfit.since, ALL_TIME.end)
+    lost, unknown = (tuple(joined([*spans, later])) for spans in (reading.lost, reading.unknown))
+    return replace(reading, lost=lost, unknown=unknown)
+
+
 def _folded(plan: Plan, source: Source, reads: PlanReader) -> LastValues:
     """What a plan without states reads, before it is shaped."""
     reading, raw = _read(plan, source)
@@ -278,7 +304,10 @@ def _folded(plan: Plan, source: Source, reads: PlanReader) -> LastValues:
     hits = reads.hits(plan, scans)
     bins = reads.bins(plan, scans) if plan.percentile else None
     values = values_of(AggregatedRows(hits, bins=bins), plan) if plan.is_bucketed else hits
-    return LastValues(hits, values, reading.lost, reading.missing)
+    unfit = unfit_events(plan, source, scans, reads.hits)
+    reading = _then_unknown(reading, unfit)
+    lost = tuple(joined([*reading.lost, *unfit.spans]))
+    return LastValues(hits, values, lost, (*reading.missing, *unfit.missing))
 
 
 def _with_cells(plan: Plan, source: Source, reads: PlanReader) -> Plan:

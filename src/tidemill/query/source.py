@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidemill.model.completeness import Available
 from tidemill.model.levels import BASE, Level
+from tidemill.model.names import UNFIT
 from tidemill.model.time import Interval
 from tidemill.query.cover import Cover
 
@@ -26,6 +27,7 @@ class Files:
 
     paths: Sequence[str]
     rows: int
+    unfit: bool = False  # whether some count events with a value that its type cannot hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class SnapshotSource:
     def files_for(self, level: str, spans: Sequence[Interval]) -> Files:
         spans = [span for span in spans if span.start < span.end]
         parts = self.snapshot.overlapping({"level": level}, "bucket", spans) if spans else []
-        return Files(self.snapshot.paths(parts), sum(part.rows for part in parts))
+        unfit = any(part.may_hold("metric", UNFIT, None) for part in parts)
+        return Files(self.snapshot.paths(parts), sum(part.rows for part in parts), unfit)
 
 
 @dataclass(frozen=True, slots=True)

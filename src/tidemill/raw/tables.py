@@ -112,15 +112,26 @@ def retyped(snapshot: Snapshot, schema: pa.Schema, columns: RawColumns) -> set[s
 def stale_among(snapshot: Snapshot, parts: Sequence[Part], columns: RawColumns) -> list[Part]:
     """Parts whose columns differ from those that would be written now."""
     return [
-        part for part in parts if part.rows and _declaration(f"{snapshot.root}/{part.path}") != columns.id
+        part for part in parts if part.rows and _declaration(f"{snapshot.root}/{part.path}")[0] != columns.id
     ]
 
 
+def unfit_among(snapshot: Snapshot, parts: Sequence[Part], columns: RawColumns) -> dict[str, list[Part]]:
+    """By field, the parts that are made by this declaration and have a value that its column cannot hold."""
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        made_by, misfits = _declaration(f"{snapshot.root}/{part.path}") if part.rows else (None, frozenset())
+        for name in sorted(misfits) if made_by == columns.id else ():
+            found.setdefault(name, []).append(part)
+    return found
+
+
 @lru_cache(maxsize=65_536)
-def _declaration(path: str) -> str | None:
-    """The declaration of a part. (Cached for good: the name of a part includes its checksum.)"""
+def _declaration(path: str) -> tuple[str | None, frozenset[str]]:
+    """The declaration of a part, and the fields with values that its columns cannot hold. (Cached for good:
+    the name of a part includes its checksum.)"""
     declared = declared_by(read_footer(path))
-    return declared.id if declared is not None else None
+    return (declared.id, declared.misfits) if declared is not None else (None, frozenset())
 
 
 def is_by_day(raw: Table) -> bool:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, parse_instant
-from tidemill.outputs.windows.reader import lost_results, read_results, result_statuses, spec_named
+from tidemill.outputs.windows.reader import missing_results, read_results, result_statuses, spec_named
 from tidemill.pipeline.documents import results as plain_results
 from tidemill.pipeline.documents import vectors as plain
 from tidemill.query.service import pending_results
@@ -156,7 +156,9 @@ class _VectorRoutes:
                 limit=limit + 1,
                 checkpoint_texts=self._readers.mill.state.checkpoints(stream),
             )
-            missing = lost_results(self._readers.mill.warehouse.expiries, spec, span)
+            known = self._readers.mill.state.checkpoints(stream)
+            expiries = self._readers.mill.warehouse.expiries
+            missing = missing_results(expiries, declared, spec, known, span, tenants)
             more = rows.num_rows > limit
             rows = rows.slice(1 if more else 0).sort_by([("start", "descending")])
             document = plain_results.results(spec, rows, missing, pending, more=more)

@@ -498,7 +498,7 @@ def test_trails_are_merged_and_can_still_be_cut(bench: Bench, tmp_path: Path) ->
 
 def test_what_was_seen_outlives_raw(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "bench", {"near": METRICS["near"]})
-    (metric,) = bench.spec.metrics
+    (metric,) = bench.spec.declared_metrics
     bench.take([Seen("o", "a", START, "1", "eu"), Seen("p", "a", START, "2", "eu")])
     bench.take([Seen("o", "b", START + 3 * DAY, "3", "eu")])
     before = START + 2 * DAY

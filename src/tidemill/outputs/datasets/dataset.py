@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -131,6 +132,17 @@ def columns_of_file(warehouse: Path, file: str) -> str | None:
         return columns_name(schema, _types_in(stored_metadata(path, schema)))
     except StorageError:
         return None
+
+
+@lru_cache(maxsize=65_536)
+def misfits_of_file(warehouse: Path, file: str) -> Mapping[str, int]:
+    """By column, how many values a dataset leaves out because its type cannot hold them; none if the file
+    cannot be read. (Cached for good: a dataset is never overwritten.)"""
+    try:
+        found = DatasetFooter.from_footer(stored_metadata(warehouse / file))
+    except StorageError:
+        return {}
+    return found.misfits
 
 
 def _types_in(footer: Footer) -> dict[str, str]:

@@ -77,9 +77,11 @@ def accumulate(spec: RollupSpec, events: pa.Table, width: int, *, by_time: bool 
             continue
         mask = passing(metric, events)
         rows = None if mask is None else np.flatnonzero(mask)
+        if metric.unfit is not None and (rows is None or not rows.size):
+            continue
         names = ["tenant", *(f"d{d.at}" for d in metric.dimensions)]
         order = ["bucket", *names] if by_time else [*names, "bucket"]
-        groups = keys.groups(order, rows, metric.filter)
+        groups = keys.groups(order, rows, (metric.filter, metric.unfit))
         folded = _ACCUMULATE[metric.kind](metric, groups, events)
         found[metric.name] = _table(metric, [events.column(name) for name in names], bucket, groups, folded)
     return found

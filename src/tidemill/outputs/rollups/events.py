@@ -19,6 +19,7 @@ from tidemill.formats.conditions import holds
 from tidemill.formats.declared_columns import Column
 from tidemill.formats.payload_columns import Columns, columns_in
 from tidemill.formats.read_plan import ReadPlan
+from tidemill.model.names import unfit_column
 from tidemill.model.time import Interval
 from tidemill.outputs.rollups.spec import Metric
 from tidemill.raw.part_columns import PartColumns, part_columns
@@ -48,6 +49,18 @@ def metric_plan(plan: ReadPlan) -> ReadPlan:
 
 
 def passing(metric: Metric, events: pa.Table) -> Mask | None:
+    """Which events the metric counts; None: all of them."""
+    passed = _filtered(metric, events)
+    if metric.unfit is None:
+        return passed
+    name = unfit_column(metric.unfit)
+    if name not in events.column_names:
+        return np.zeros(events.num_rows, np.bool_)
+    found: Mask = np.asarray(pc.fill_null(one(events.column(name)), fill_value=False))
+    return found if passed is None else found & passed
+
+
+def _filtered(metric: Metric, events: pa.Table) -> Mask | None:
     """Which events the metric's filter is true for; None if it has no filter."""
     if metric.filter is None:
         return None
@@ -155,10 +168,11 @@ def _bounds(file: pq.ParquetFile, group: int) -> tuple[int, int] | None:
 
 def with_columns(plan: ReadPlan, rows: pa.Table, columns: PartColumns | None = None) -> pa.Table:
     """Rows of raw as events with d0 …, m0 …, from the columns of their part; None: from the payload. A value
-    that does not fit its declared type, because that has changed, is null; the event still counts. Columns
-    of raw itself that were not read stay away."""
+    that does not fit its declared type, because that has changed, is null, and a column `unfit_column` of its
+    field says where; the event still counts. Columns of raw itself that were not read stay away."""
     found = columns if columns is not None else PartColumns(fields_of(plan), None)
-    values = dict(zip(found.fields, found.typed(rows, coded=True).arrays, strict=True))
+    typed = found.typed(rows, coded=True)
+    values = dict(zip(found.fields, typed.arrays, strict=True))
     read = {
         name: rows.column(name).dictionary_encode() if name in ("tenant", "slice") else rows.column(name)
         for name in _KNOWN
@@ -169,6 +183,10 @@ def with_columns(plan: ReadPlan, rows: pa.Table, columns: PartColumns | None = N
         read[f"d{number}"] = array.dictionary_encode() if pa.types.is_string(array.type) else array
     for number, name in enumerate(plan.measures):
         read[f"m{number}"] = _exact(values[name])
+    for name, at in typed.misfits:
+        does_not_fit = np.zeros(rows.num_rows, np.bool_)
+        does_not_fit[at] = True
+        read[unfit_column(name)] = pa.array(does_not_fit)
     return pa.table(read)
 
 

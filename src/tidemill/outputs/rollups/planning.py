@@ -570,7 +570,7 @@ def expected_rows(spec: RollupSpec, raw: Snapshot, tiles: Sequence[BaseTile]) ->
             change[end] -= density
     events = np.empty(starts.size)
     events[order] = np.cumsum(change[:-1])
-    made = (events * max(1, len(spec.metrics))).astype(np.int64)
+    made = (events * max(1, len(spec.declared_metrics))).astype(np.int64)
     rows = np.array([tile.state.rows for tile in tiles], np.int64)
     least: list[int] = np.maximum(np.maximum(made, rows), 1).tolist()
     return least

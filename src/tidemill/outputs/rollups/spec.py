@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,10 +12,10 @@ from typing import Final
 import pyarrow as pa
 
 from tidemill.config import Counter, Histogram, Kept, StateMetric, Stream
-from tidemill.config.metrics import filter_of
+from tidemill.config.metrics import decisive_fields, fields_of, filter_of, keeps_keys
 from tidemill.model.conditions.ast import Condition
 from tidemill.model.metrics import Bins, DeclaredMetric, MetricKind, TransitionRule, dimension_id, measure_id
-from tidemill.model.names import HISTOGRAM_COLUMNS, column_name
+from tidemill.model.names import HISTOGRAM_COLUMNS, column_name, unfit_rows
 from tidemill.model.names import STATE_COLUMNS as STATE_COLUMNS
 from tidemill.storage import layout
 from tidemill.storage.tables.parts import open_part
@@ -83,6 +84,10 @@ class Metric:
     limit: int | None = None  # limit of keys (combinations of dimensions) per tenant
     bins: Bins | None = None  # for a histogram
     following: Following | None = None  # for a state metric
+    # Set for the rows beside a metric, `of`, that count its events with a value of this field that its type
+    # cannot hold: the schema has changed since they were accepted.
+    unfit: str | None = field(default=None, repr=False)
+    of: str = field(default="", repr=False)
     # A hash of the declaration alone; the positions of columns above depend on other metrics, too.
     core: str = field(default="", repr=False, compare=False)
 
@@ -95,7 +100,7 @@ class Metric:
 @dataclass(frozen=True, slots=True)
 class RollupSpec:
     stream: str
-    metrics: tuple[Metric, ...]  # by name
+    metrics: tuple[Metric, ...]  # by name; after them the rows of what does not fit
     declared: str = ""  # a hash of their declarations: tiles with another one are made again
 
     @property
@@ -106,6 +111,11 @@ class RollupSpec:
     @property
     def measures(self) -> tuple[Measure, ...]:
         return tuple(dict.fromkeys(m for metric in self.metrics for m in metric.measures))
+
+    @property
+    def declared_metrics(self) -> tuple[Metric, ...]:
+        """Without the rows of what does not fit."""
+        return tuple(metric for metric in self.metrics if metric.unfit is None)
 
     @property
     def follows(self) -> bool:
@@ -166,8 +176,24 @@ def measure_fields(m: Measure, ends: bool) -> list[pa.Field]:
 
 def spec_for(stream: Stream) -> RollupSpec:
     metrics = sorted(stream.kept_metrics.items())
-    found = tuple(_metric(stream, name, metric) for name, metric in metrics)
-    return RollupSpec(stream.name, found, declared_as(stream))
+    found = [_metric(stream, name, metric) for name, metric in metrics]
+    unfit = [each for one, (_, metric) in zip(found, metrics, strict=True) for each in _unfit(one, metric)]
+    return RollupSpec(stream.name, (*found, *unfit), declared_as(stream))
+
+
+def _unfit(made: Metric, metric: Kept) -> Iterator[Metric]:
+    """The rows beside a metric that count its events with a value that its type cannot hold, for each field
+    that the metric uses. Where keys are limited or objects followed, they have no dimensions."""
+    decisive = decisive_fields(metric)
+    for path in sorted(fields_of(metric)):
+        yield Metric(
+            name=unfit_rows(made.name, path),
+            kind=MetricKind.COUNTER,
+            dimensions=made.dimensions if keeps_keys(metric) else (),
+            filter=None if path in decisive else made.filter,
+            unfit=path,
+            of=made.name,
+        )
 
 
 def declared_as(stream: Stream) -> str:

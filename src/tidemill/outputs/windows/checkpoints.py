@@ -12,6 +12,7 @@ from typing import Final
 
 from tidemill.config.stream import Stream
 from tidemill.model.streaming import Close, WindowSpec
+from tidemill.outputs.windows.unfit import UnfitValues
 from tidemill.storage.tables.log import Commit
 
 UNKNOWN = -1  # lower than any version of a table
@@ -28,6 +29,7 @@ class Checkpoint:
     carried: tuple[str, ...] = ()  # files with the rows of windows that were open then
     unsettled: int | None = None  # the least start of an open window that has results in the table
     heard: int = 0  # `close: complete`: outbox offset up to which datasets are taken into account
+    unfit: tuple[UnfitValues, ...] = ()  # values that the results leave out
 
     def text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -44,7 +46,8 @@ def read_checkpoint(text: str | None, fingerprint: str) -> Checkpoint | None:
     if text is None:
         return None
     fields = json.loads(text)
-    checkpoint = Checkpoint(**{**fields, "carried": tuple(fields["carried"])})
+    values = tuple(UnfitValues(*one) for one in fields.get("unfit", ()))
+    checkpoint = Checkpoint(**{**fields, "carried": tuple(fields["carried"]), "unfit": values})
     return checkpoint if checkpoint.fingerprint == fingerprint else None
 
 

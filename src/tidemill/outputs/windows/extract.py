@@ -66,10 +66,11 @@ _HELD_BYTES: Final = 32 << 20  # bytes of rows that are buffered for their files
 def extract(unit: ExtractUnit) -> Iterator[Extracted]:
     """Write the rows in scope of the unit's parts to its folder."""
     with _Files(unit) as files:
-        for table, row, bucket in RowReader(unit).read():
+        reader = RowReader(unit)
+        for table, row, bucket in reader.read():
             files.add(table, row, bucket)
         files.finish()
-        yield Extracted(dict(sorted(files.paths.items())), files.rows)
+        yield Extracted(dict(sorted(files.paths.items())), files.rows, reader.unfit)
 
 
 class _Files:

@@ -40,6 +40,7 @@ from tidemill.outputs.windows.results import (
     known,
     write_results,
 )
+from tidemill.outputs.windows.unfit import UnfitValues
 from tidemill.storage.bucket_path import warehouse_path
 from tidemill.storage.checksums import read_arrow, write_arrow
 from tidemill.storage.tables.parts import StagedPart
@@ -74,6 +75,7 @@ class FoldUnit:
     gone: bool = False  # slices may have gone since the results were computed
     floor: int | None = None  # windows for a row that start before this are already published
     sealed: int | None = None  # what begins before this instant does not change
+    unfit: frozenset[UnfitValues] = frozenset()  # values that the extracted rows lack
     open_file: str | None = None  # where rows of open windows are written; None: not needed
 
 
@@ -85,6 +87,7 @@ class FoldedResults:
     carried: str | None
     unsettled: int | None  # the least start of an open window that has results
     announced: Sequence[Announced]
+    unfit: frozenset[UnfitValues] = frozenset()
 
 
 def fold(unit: FoldUnit) -> Iterator[FoldedResults]:
@@ -110,7 +113,13 @@ def fold(unit: FoldUnit) -> Iterator[FoldedResults]:
         part = write_results(warehouse_path(unit.folder), unit.name, unit.spec, found, footer)
     unsettled = _unsettled(unit, [held, found.table], starts)
     yield FoldedResults(
-        part, found.results, found.withdrawn, carried, unsettled, announcements(unit.spec, found.table)
+        part,
+        found.results,
+        found.withdrawn,
+        carried,
+        unsettled,
+        announcements(unit.spec, found.table),
+        unit.unfit,
     )
 
 

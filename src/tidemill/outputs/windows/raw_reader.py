@@ -20,7 +20,15 @@ from tidemill.outputs.windows.grid import Grid
 from tidemill.outputs.windows.keys import buckets_of, key_codes
 from tidemill.outputs.windows.row_fates import counts_elsewhere, fates
 from tidemill.outputs.windows.row_group_cache import GroupId, Narrow, RowGroup, Wide, group_ids, joined
-from tidemill.outputs.windows.row_scope import FIELD, PAST, TENANT, ExtractUnit, RowScope, row_schema
+from tidemill.outputs.windows.row_scope import (
+    FIELD,
+    PAST,
+    TENANT,
+    ExtractUnit,
+    RowScope,
+    row_schema,
+)
+from tidemill.outputs.windows.unfit import UnfitValues, together
 from tidemill.raw.part_columns import PartColumns, part_columns
 from tidemill.storage.tables.parts import open_part
 
@@ -48,6 +56,7 @@ class RowReader:
         self._grid = Grid(unit.spec, unit.scope.starts, unit.cuts) if unit.spec.kind.by_time else None
         self._floor = max(unit.scope.span.start, _floor(unit.scope))
         self._members = _Members(unit.scope) if unit.scope.slices is not None else None
+        self.unfit: frozenset[UnfitValues] = frozenset()  # in the rows that were read
 
     def read(self) -> Iterator[FoundRows]:
         for path in self._unit.parts:
@@ -149,6 +158,7 @@ class RowReader:
     # -- what becomes of a batch
 
     def _typed(self, wide: Wide, narrow: dict[str, np.ndarray], name: pa.Array) -> Iterator[FoundRows]:
+        self._note_unfit(wide, narrow["time"])
         table = pa.Table.from_arrays(
             [
                 pa.array(narrow["at"]),
@@ -169,6 +179,15 @@ class RowReader:
             yield table, None if row.size == table.num_rows else row, bucket
         else:
             yield from self._by_key(table, narrow["at"])
+
+    def _note_unfit(self, wide: Wide, time: Ints) -> None:
+        for name in wide.unfit.keys() & set(self._spec.columns):
+            marked = np.flatnonzero(np.asarray(wide.unfit[name]))
+            tenants = np.array(wide.tenant.take(pa.array(marked)).to_pylist(), object)
+            for tenant in dict.fromkeys(tenants.tolist()):
+                own = time[marked][tenants == tenant]
+                found = UnfitValues(name, str(tenant), int(own.min()), int(own.max()))
+                self.unfit = together(self.unfit, [found])
 
     def _by_key(self, table: pa.Table, at: Ints) -> Iterator[FoundRows]:
         again, since, buckets = self._scope.again, self._scope.since, self._unit.buckets
@@ -231,12 +250,20 @@ def _batches(file: pq.ParquetFile, group: int, columns: PartColumns) -> Iterator
 
 
 def _wide(batch: pa.RecordBatch, columns: PartColumns) -> Wide:
+    typed = columns.typed(batch)
     return Wide(
         tenant=batch.column("tenant"),
         line=batch.column("line"),
         bytes=columns.sizes(batch).cast(pa.int64()),
-        fields=dict(zip(columns.fields, columns.typed(batch).arrays, strict=True)),
+        fields=dict(zip(columns.fields, typed.arrays, strict=True)),
+        unfit={name: _marked(rows, batch.num_rows) for name, rows in typed.misfits},
     )
+
+
+def _marked(rows: Ints, size: int) -> pa.Array:
+    found = np.zeros(size, np.bool_)
+    found[rows] = True
+    return pa.array(found)
 
 
 def _taken(whole: RowGroup, rows: Ints) -> Iterator[tuple[Wide, Ints]]:

@@ -21,6 +21,7 @@ from tidemill.model.streaming import Close, WindowSpec
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval
 from tidemill.outputs.windows.checkpoints import changes_rows, fingerprint_of, read_checkpoint
 from tidemill.outputs.windows.results import ResultsFooter, current, group_columns, results_schema
+from tidemill.outputs.windows.unfit import missing_values
 from tidemill.outputs.windows.window_ids import newest
 from tidemill.storage import layout
 from tidemill.storage.state.protocol import State
@@ -119,6 +120,21 @@ def lost_results(log: ExpiryLog, spec: WindowSpec, span: Interval = EVER) -> lis
     losses = log.losses(spec.stream).get(f"{WINDOWS}{spec.name}", ())
     what = f"results of {spec.name}"
     return [damaged(one.span, what, NOTHING_HELPS) for one in losses if one.span.overlaps(span)]
+
+
+def missing_results(
+    log: ExpiryLog,
+    stream: Stream,
+    spec: WindowSpec,
+    checkpoint_texts: Mapping[str, str],
+    span: Interval = EVER,
+    tenant: str | None = None,
+) -> list[Missing]:
+    """What results of windows in `span` lack: what was lost, and values that do not fit their type, of one
+    tenant or (None) of all. `checkpoint_texts` are those of the state."""
+    known = read_checkpoint(checkpoint_texts.get(spec.name), fingerprint_of(spec, stream))
+    values = known.unfit if known is not None else ()
+    return [*lost_results(log, spec, span), *missing_values(stream, values, span, tenant)]
 
 
 def results_behind(state: State, stream: Stream, spec: WindowSpec, raw: Snapshot | None) -> list[Pending]:

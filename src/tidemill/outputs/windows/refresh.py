@@ -63,6 +63,7 @@ from tidemill.outputs.windows.results import (
     results_table,
 )
 from tidemill.outputs.windows.row_group_cache import RowGroups
+from tidemill.outputs.windows.unfit import UnfitValues, together
 from tidemill.outputs.windows.verify import ResultDifference, check
 from tidemill.storage import layout
 from tidemill.storage.bucket_path import size_of
@@ -300,7 +301,11 @@ class Refresher:
         """Nothing to compute: record what was checked, so that it is not checked again."""
         if checkpoint is not None:
             new = replace(
-                new, version=checkpoint.version, carried=checkpoint.carried, unsettled=checkpoint.unsettled
+                new,
+                version=checkpoint.version,
+                carried=checkpoint.carried,
+                unsettled=checkpoint.unsettled,
+                unfit=checkpoint.unfit,
             )
             if (new.raw, new.heard) != (checkpoint.raw, checkpoint.heard):
                 self.state.set_checkpoint(self.stream.name, self.spec.name, new.text())
@@ -519,6 +524,7 @@ class Refresher:
             whole=task.whole,
             gone=task.gone,
             sealed=inputs.sealed_for(self.spec),
+            unfit=frozenset(value for one in found for value in one.unfit),
         )
 
     def _held(self, task: Task, starts: Sequence[Interval]) -> list[str]:
@@ -573,7 +579,13 @@ class Refresher:
         failpoint("results.after_fold")
         carried = tuple(Path(one.carried).name for one in folded if one.carried is not None)
         unsettled = min((one.unsettled for one in folded if one.unsettled is not None), default=None)
-        new = replace(work.checkpoint, version=table.version, carried=carried, unsettled=unsettled)
+        new = replace(
+            work.checkpoint,
+            version=table.version,
+            carried=carried,
+            unsettled=unsettled,
+            unfit=self._unfit(work, folded),
+        )
         parts = [one.part for one in folded if one.part is not None]
         events: list[OutboxEvent] = []
         if parts:
@@ -593,6 +605,16 @@ class Refresher:
             self.compact(inputs.now)
         results, withdrawn = sum(one.results for one in folded), sum(one.withdrawn for one in folded)
         return WindowRefresh(self.spec.name, results, withdrawn)
+
+    def _unfit(self, work: WindowWork, folded: Sequence[FoldedResults]) -> tuple[UnfitValues, ...]:
+        """The values that all results leave out; those of results that are not computed again stay."""
+        before, sealed = self._known(), work.inputs.sealed_for(self.spec)
+        kept = [
+            one
+            for one in (before.unfit if before is not None else ())
+            if not work.task.whole or (sealed is not None and one.first < sealed)
+        ]
+        return tuple(sorted(together(kept, (value for one in folded for value in one.unfit))))
 
     def compact(self, now: int) -> int:
         """Merge small parts of the results of similar size; how many were removed."""

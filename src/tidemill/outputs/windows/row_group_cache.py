@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -44,6 +44,8 @@ class Wide:
     line: pa.Array
     bytes: pa.Array  # of the payload
     fields: Mapping[str, pa.Array]  # from the payload, by name
+    # Where a field has a value that its type cannot hold; only fields that have one somewhere.
+    unfit: Mapping[str, pa.Array] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -53,7 +55,12 @@ class Wide:
     def take(self, rows: Ints) -> Wide:
         which = pa.array(rows)
         fields = {name: array.take(which) for name, array in self.fields.items()}
-        return Wide(self.tenant.take(which), self.line.take(which), self.bytes.take(which), fields)
+        return Wide(
+            self.tenant.take(which), self.line.take(which), self.bytes.take(which), fields, self._unfit(which)
+        )
+
+    def _unfit(self, which: pa.Array) -> dict[str, pa.Array]:
+        return {name: marks.take(which) for name, marks in self.unfit.items()}
 
 
 def joined(batches: Sequence[Wide]) -> Wide:
@@ -66,6 +73,14 @@ def joined(batches: Sequence[Wide]) -> Wide:
         pa.concat_arrays([batch.line for batch in batches]),
         pa.concat_arrays([batch.bytes for batch in batches]),
         {name: pa.concat_arrays([batch.fields[name] for batch in batches]) for name in first.fields},
+        {name: _marks(name, batches) for name in dict.fromkeys(n for batch in batches for n in batch.unfit)},
+    )
+
+
+def _marks(name: str, batches: Sequence[Wide]) -> pa.Array:
+    none = pa.scalar(False)
+    return pa.concat_arrays(
+        [each.unfit[name] if name in each.unfit else pa.repeat(none, len(each.line)) for each in batches]
     )
 
 

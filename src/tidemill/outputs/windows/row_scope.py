@@ -17,6 +17,7 @@ from tidemill.model.streaming import WindowSpec
 from tidemill.model.time import Interval
 from tidemill.outputs.windows.keys import Key
 from tidemill.outputs.windows.row_group_cache import RowGroups
+from tidemill.outputs.windows.unfit import UnfitValues
 
 AT: Final = "at"  # int64: the instant it counts at (`WindowSpec.counts_at`)
 TIME: Final = "time"  # int64: its event time
@@ -73,6 +74,7 @@ class Extracted:
 
     files: Mapping[int, str] = field(default_factory=dict)  # bucket -> path
     rows: int = 0
+    unfit: frozenset[UnfitValues] = frozenset()  # values that its rows lack
 
 
 def field_type(stream: Stream, column: str) -> pa.DataType:

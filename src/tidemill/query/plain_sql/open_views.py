@@ -12,10 +12,19 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from tidemill.ingest.expiry_log import DATASETS, QUARANTINE, RAW
-from tidemill.model.completeness import NOTHING_HELPS, PUT_BACK, ROUND, Missing, Pending, damaged, not_built
+from tidemill.model.completeness import (
+    NOTHING_HELPS,
+    PUT_BACK,
+    ROUND,
+    Missing,
+    Pending,
+    damaged,
+    not_built,
+    unfit,
+)
 from tidemill.model.errors import StorageError
 from tidemill.model.levels import LEVELS
-from tidemill.model.names import ROLLUPS
+from tidemill.model.names import ROLLUPS, UNFIT
 from tidemill.model.time import MAX_INSTANT, MIN_INSTANT, Interval, format_instant
 from tidemill.model.windows import Phase, Window
 from tidemill.query.plain_sql import views
@@ -39,6 +48,8 @@ _RAW_BOUNDS: Final = (_TENANT, "event_time")  # columns without nulls, whose sta
 _ROLLUP_BOUNDS: Final = (_TENANT, "bucket")
 _RESULT_BOUNDS: Final = (_TENANT, "start")
 _QUARANTINE_BOUNDS: Final = ("slice", "arrival")
+_NULL: Final = "the column is null there"
+_LEFT_OUT: Final = "measures leave it out"
 _START, _END, _REVISION = "window_start", "window_end", "revision"
 
 
@@ -68,6 +79,7 @@ def _raw(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -
         *_expired(warehouse, stream.name, RAW, "raw"),
         *(damaged(one.span, RAW, PUT_BACK) for one in warehouse.lost("raw", stream.name)),
         *_not_made(found, stream, tenant),
+        *_unfit_columns(found, stream, tenant),
     ]
     columns = views.plain_columns(name for name in schema.names if name != tables.DAY_COLUMN)
     return OpenView(view, rows, columns, missing=gone)
@@ -112,6 +124,41 @@ def _not_made(
         )
 
 
+def _unfit_columns(
+    found: tuple[Snapshot, pa.Schema] | None, stream: Stream, tenant: str | None
+) -> Iterator[Missing]:
+    """Columns that are null where an event has a value that the declared type cannot hold."""
+    from tidemill.formats.declared_columns import raw_columns
+
+    if found is None:
+        return
+    for name, parts in tables.unfit_among(found[0], _parts(found[0], tenant), raw_columns(stream)).items():
+        span = Interval(_bound(parts, "mins", MIN_INSTANT), _bound(parts, "maxs", MAX_INSTANT - 1) + 1)
+        yield unfit(span, None, name, stream.fields[name].described, effect=_NULL)
+
+
+def _unfit_rollups(snapshot: Snapshot | None, stream: Stream, tenant: str | None) -> Iterator[Missing]:
+    """Measures that leave out values which their types cannot hold, as rows beside the metrics count."""
+    parts = (
+        [] if snapshot is None else [p for p in _parts(snapshot, tenant) if p.may_hold("metric", UNFIT, None)]
+    )
+    if snapshot is None or not parts:
+        return
+    import pyarrow.compute as pc
+
+    schema = pa.schema([("metric", pa.string()), (_TENANT, pa.string()), ("bucket", INSTANT)])
+    only = ds.field("metric") >= UNFIT
+    only = only if tenant is None else only & equals(_TENANT, tenant)
+    rows = parts_scan(snapshot, parts, schema, (), only).scanner().to_table()
+    for name in stream.fields:
+        own = rows.filter(pc.ends_with(rows.column("metric"), f" {name}"))
+        if own.num_rows:
+            first, last = pc.min_max(own.column("bucket").cast(pa.int64())).as_py().values()
+            yield unfit(
+                Interval(first, last + 1), None, name, stream.fields[name].described, effect=_LEFT_OUT
+            )
+
+
 def _bound(parts: Sequence[Part], side: str, otherwise: int) -> int:
     """The first or last instant of the events of some parts."""
     ends = [getattr(part, side).get("event_time") for part in parts]
@@ -138,12 +185,13 @@ def _rollups(warehouse: Warehouse, view: View, stream: Stream, tenant: str | Non
     for metric, eras in available(warehouse, stream.name).outdated.items():
         last = max(eras, key=lambda era: era.before)
         missing.append(not_built(Interval(MIN_INSTANT, last.before), last, metric))
+    missing += _unfit_rollups(warehouse.snapshot("rollups", stream.name), stream, tenant)
     return OpenView(view, rows, views.rollup_columns(spec), views.of_metrics(spec), missing)
 
 
 def _results(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
     from tidemill.outputs.windows.reader import (
-        lost_results,
+        missing_results,
         results_behind,
         results_snapshot,
         spec_named,
@@ -158,7 +206,10 @@ def _results(warehouse: Warehouse, view: View, stream: Stream, tenant: str | Non
     rows = _scan(snapshot, schema, _RESULT_BOUNDS, tenant)
     columns = views.result_columns(schema.names, is_history=view.is_history)
     newest = "" if view.is_history else views.of_current(group_columns(spec))
-    return OpenView(view, rows, columns, newest, lost_results(warehouse.expiries, spec), behind)
+    missing = missing_results(
+        warehouse.expiries, stream, spec, warehouse.state.checkpoints(stream.name), tenant=tenant
+    )
+    return OpenView(view, rows, columns, newest, missing, behind)
 
 
 def _quarantine(warehouse: Warehouse, view: View, stream: Stream, tenant: str | None) -> OpenView:
@@ -230,9 +281,31 @@ def _datasets(warehouse: Warehouse, view: View, stream: Stream, tenant: str | No
             *_expired(warehouse, stream.name, DATASETS, "datasets"),
             *(damaged(window.key.interval, "the dataset", PUT_BACK) for window in lost),
             *_other_columns(built, fits),
+            *_unfit_datasets(warehouse, stream, [window for window in fits if window not in lost]),
         ],
         pending=list(_waiting(windows)),
     )
+
+
+def _unfit_datasets(warehouse: Warehouse, stream: Stream, windows: Sequence[Window]) -> Iterator[Missing]:
+    """Columns of datasets that are null where an event has a value that the declared type cannot hold. The
+    files say so; they are looked at if raw shows that there may be some, or no longer has all events."""
+    from tidemill.formats.declared_columns import raw_columns
+    from tidemill.outputs.datasets.dataset import misfits_of_file
+
+    raw = warehouse.snapshot("raw", stream.name)
+    is_whole = warehouse.expiries.horizons(stream.name).get(RAW) is None
+    if raw is None or (is_whole and not tables.unfit_among(raw, raw.parts, raw_columns(stream))):
+        return
+    found: dict[str, list[tuple[Window, int]]] = {}
+    for window in windows:
+        if not layout.is_empty_dataset(str(window.file)):
+            for name, count in misfits_of_file(warehouse.root, str(window.file)).items():
+                found.setdefault(name, []).append((window, count))
+    for name, counted in found.items():
+        span = Interval(min(w.key.start for w, _ in counted), max(w.key.end for w, _ in counted))
+        kind = stream.fields[name].described if name in stream.fields else "as it was"
+        yield unfit(span, None, name, kind, effect=_NULL)
 
 
 def _lost_datasets(warehouse: Warehouse, stream: str, windows: Sequence[Window]) -> list[Window]:

@@ -134,8 +134,8 @@ def rollup_columns(spec: RollupSpec) -> list[tuple[str, str]]:
 
 
 def of_metrics(spec: RollupSpec) -> str:
-    """Without rows of metrics that are no longer declared."""
-    return f" WHERE metric IN ({', '.join(_text(metric.name) for metric in spec.metrics)})"
+    """Without rows of metrics that are no longer declared, and those that count values that do not fit."""
+    return f" WHERE metric IN ({', '.join(_text(metric.name) for metric in spec.declared_metrics)})"
 
 
 def _decoded(bins: Bins, scale: int) -> str:

@@ -18,7 +18,9 @@ from tidemill.storage import layout, state_owner
 from tidemill.storage.files import attempt, sync_file
 from tidemill.storage.files import storage_errors as file_errors
 from tidemill.storage.state.protocol import State
+from tidemill.storage.state.sql_state import SqlState
 from tidemill.storage.state.sqlite import open_state, storage_errors, sync_folder
+from tidemill.storage.state.sqlite_read_only import ReadOnlySqlite, is_read_only
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -33,7 +35,12 @@ def open_store(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> State:
     """The state of a warehouse; created if there is none."""
     server = _on_server(warehouse, store)
     state_owner.own(warehouse, _title(server))
-    return open_state(layout.state(warehouse)) if server is None else server.open()
+    if server is not None:
+        return server.open()
+    path = layout.state(warehouse)
+    if is_read_only(path):
+        return SqlState(ReadOnlySqlite(path))
+    return open_state(path)
 
 
 def exists(warehouse: Path, store: StateStore = IN_THE_WAREHOUSE) -> bool:

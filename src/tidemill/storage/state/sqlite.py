@@ -12,11 +12,11 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
-from tidemill.model.errors import BusyError, DamageError, StorageError
+from tidemill.model.errors import BusyError, StorageError
 from tidemill.storage.state.database import Connection
 from tidemill.storage.state.ddl import VERSIONS
 from tidemill.storage.state.protocol import State
@@ -26,9 +26,7 @@ VERSION: Final = len(VERSIONS)
 APPLICATION: Final = 0x7469_6465  # "tide", in the file's header: a foreign file is never written to
 BUSY_SECONDS: Final = 30.0
 LOG_BYTES: Final = 1 << 20  # bytes that the write-ahead log keeps on disk after a checkpoint
-_REFERENCES: Final = "PRAGMA foreign_key_check"
 _DISK: Final = "check that the disk has free space, and that folder and file are writable"
-_RECOVER: Final = "`tidemill recover` rebuilds it from the warehouse"
 
 
 @contextmanager
@@ -120,7 +118,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Check that the file is ours and has the version that this code writes."""
+    """Check that the file is ours, and upgrade it to the version that this code writes."""
+    if check_ours(connection, path) < VERSION:
+        _upgrade(connection)
+
+
+def check_ours(connection: sqlite3.Connection, path: Path) -> int:
+    """Check that the file is a state that this code can read; its version."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application != APPLICATION:
@@ -135,8 +139,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             where=str(path),
             hint="use the newer Tidemill that wrote it, or move the file away and run `tidemill recover`",
         )
-    if version < VERSION:
-        _upgrade(connection)
+    return int(version)
 
 
 def _upgrade(connection: sqlite3.Connection) -> None:
@@ -158,23 +161,6 @@ def _upgrade(connection: sqlite3.Connection) -> None:
 def open_state(path: Path) -> State:
     """The state in the file `path`, created if it does not exist (its folder must exist)."""
     return SqlState(SqliteDatabase(path))
-
-
-def check_state(path: Path) -> bool:
-    """Read the whole file, beside others that use it: pages, rows, indexes and references must fit together.
-    DamageError if they do not. (Values that nothing else refers to are compared by `verify`.)"""
-    with (
-        storage_errors(path),
-        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
-    ):
-        db.execute(f"PRAGMA busy_timeout = {int(BUSY_SECONDS * 1000)}")
-        (page,) = db.execute("PRAGMA page_size").fetchone()
-        found = ["the last page of the file is cut"] if path.stat().st_size % page else []
-        found += [str(row[0]) for row in db.execute("PRAGMA integrity_check(1)") if row[0] != "ok"]
-        found += [f"a row of {row[0]} refers to one that is gone" for row in db.execute(_REFERENCES)]
-    if found:
-        raise DamageError(found[0], where=path.name, hint=_RECOVER)
-    return True
 
 
 class SqliteDatabase:
