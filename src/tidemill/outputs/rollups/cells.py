@@ -26,7 +26,8 @@ from tidemill.outputs.rollups.grouping import GroupKeys, Groups
 from tidemill.outputs.rollups.spec import Metric, RollupSpec
 
 Cells = Mapping[str, pa.Table]
-"""The cells of each metric, in the order of the spec."""
+"""The cells of each metric, in the order of the spec. Those of what does not fit a changed type are there
+only if there are some: they hardly ever are."""
 
 TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 STATE_KEYS: Final = ("state", "rule", "from", "to")
@@ -60,7 +61,15 @@ def cell_schema(metric: Metric) -> pa.Schema:
 
 
 def no_cells(spec: RollupSpec) -> Cells:
-    return {metric.name: cell_schema(metric).empty_table() for metric in spec.metrics}
+    return {metric.name: cell_schema(metric).empty_table() for metric in spec.declared_metrics}
+
+
+def with_empty(spec: RollupSpec, cells: Cells) -> Cells:
+    """The same, with a table for each metric and for what does not fit, also if it is empty."""
+    return {
+        metric.name: cells[metric.name] if metric.name in cells else cell_schema(metric).empty_table()
+        for metric in spec.metrics
+    }
 
 
 def accumulate(spec: RollupSpec, events: pa.Table, width: int, *, by_time: bool = False) -> Cells:
@@ -89,10 +98,12 @@ def accumulate(spec: RollupSpec, events: pa.Table, width: int, *, by_time: bool 
 
 def merge(spec: RollupSpec, many: Sequence[Cells], width: int) -> Cells:
     """The merged cells of all inputs, with buckets of `width`, sorted; an input may lack a metric."""
-    return {
-        metric.name: _merged(metric, [cells[metric.name] for cells in many if metric.name in cells], width)
-        for metric in spec.metrics
-    }
+    found: dict[str, pa.Table] = {}
+    for metric in spec.metrics:
+        whole = [cells[metric.name] for cells in many if metric.name in cells]
+        if metric.unfit is None or any(table.num_rows for table in whole):
+            found[metric.name] = _merged(metric, whole, width)
+    return found
 
 
 def of_tiles(cells: Cells, starts: Sequence[int], tile: int, *, inside: bool = True) -> Cells:

@@ -37,7 +37,7 @@ Columns = dict[str, pa.Array]
 def to_rows(spec: RollupSpec, cells: Cells) -> pa.Table:
     """The rows of sorted cells, metric by metric; equal cells give equal bytes in a part."""
     schema = row_schema(spec)
-    found = [_rows(metric, cells[metric.name], schema) for metric in spec.metrics]
+    found = [_rows(metric, cells[metric.name], schema) for metric in spec.metrics if metric.name in cells]
     if not found:
         return schema.empty_table()
     whole = found[0] if len(found) == 1 else pa.concat_tables(found)
@@ -54,6 +54,8 @@ def from_rows(spec: RollupSpec, rows: pa.Table) -> Cells:
     codes = names.indices.to_numpy()
     found: dict[str, pa.Table] = {}
     for metric in spec.metrics:
+        if metric.unfit is not None and metric.name not in code:
+            continue
         at = np.flatnonzero(codes == code.get(metric.name, -1))
         start, stop = (int(at[0]), int(at[-1]) + 1) if at.size else (0, 0)
         assert stop - start == at.size, f"rows of {metric.name} do not lie together"

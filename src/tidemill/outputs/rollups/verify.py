@@ -22,7 +22,7 @@ from tidemill.model.levels import BASE, BY_NAME, LEVELS, Level, TileKey, below
 from tidemill.model.slices import set_hash
 from tidemill.model.time import Interval, format_instant
 from tidemill.outputs.rollups.cell_files import read_cells, read_partial, write_cells
-from tidemill.outputs.rollups.cells import Cells, accumulate, merge, of_tiles
+from tidemill.outputs.rollups.cells import Cells, accumulate, merge, of_tiles, with_empty
 from tidemill.outputs.rollups.events import read_events
 from tidemill.outputs.rollups.kernel import NOWHERE, Admit, Positions
 from tidemill.outputs.rollups.planning import UNIT_ROWS, is_made_of
@@ -142,11 +142,11 @@ def check_high(unit: HighCheck) -> Iterator[TileDifference]:
 def _compare(
     spec: RollupSpec, level: Level, cells: Cells, stored: Positions, passed: Passed
 ) -> Iterator[TileDifference]:
-    expected = _not_passed(cells, level, passed)
+    expected = _not_passed(with_empty(spec, cells), level, passed)
     read: dict[str, Cells] = {}
     for path, starts in stored.items():
         try:
-            read[path] = read_tiles(spec, path, starts, level.tile)
+            read[path] = with_empty(spec, read_tiles(spec, path, starts, level.tile))
         except (OSError, pa.ArrowException) as error:
             reason = f"cannot be read: {str(error).splitlines()[0]}"
             yield from (TileDifference(level.name, start, reason) for start in starts)
@@ -186,7 +186,7 @@ def _starts(table: pa.Table, level: Level) -> np.ndarray[tuple[int], np.dtype[np
 
 def _same(spec: RollupSpec, level: Level, expected: Cells, stored: Sequence[Cells]) -> bool:
     """Whether all tiles together hold exactly the expected cells, each in one row."""
-    whole = stored[0] if len(stored) == 1 else merge(spec, stored, level.width)
+    whole = stored[0] if len(stored) == 1 else with_empty(spec, merge(spec, stored, level.width))
     for name, table in expected.items():
         if sum(cells[name].num_rows for cells in stored) != table.num_rows:
             return False
