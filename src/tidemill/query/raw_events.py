@@ -226,8 +226,10 @@ def _batches(events: Iterator[pa.Table], at_once: int | None) -> Iterator[pa.Tab
 def _together(tables: Sequence[pa.Table]) -> pa.Table:
     import pyarrow as pa
 
-    # Only tables with a value that does not fit its type have the column that says so.
-    return pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
+    if len({tuple(table.column_names) for table in tables}) > 1:
+        # Only tables with a value that does not fit its type have the column that says so.
+        return pa.concat_tables(tables, promote_options="default").unify_dictionaries().combine_chunks()
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def _rows(

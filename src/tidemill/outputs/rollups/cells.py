@@ -19,6 +19,7 @@ import pyarrow as pa
 from tidemill.formats.arrays import Ints, Mask
 from tidemill.formats.arrow import one
 from tidemill.model.metrics import MetricKind
+from tidemill.model.names import unfit_column
 from tidemill.outputs.rollups.accumulators import counter, gauge, histogram, state
 from tidemill.outputs.rollups.accumulators.values import Folded
 from tidemill.outputs.rollups.events import passing
@@ -83,6 +84,8 @@ def accumulate(spec: RollupSpec, events: pa.Table, width: int, *, by_time: bool 
     found = dict(no_cells(spec))
     for metric in spec.metrics:
         if metric.kind is MetricKind.STATE or not events.num_rows:
+            continue
+        if metric.unfit is not None and unfit_column(metric.unfit) not in events.column_names:
             continue
         mask = passing(metric, events)
         rows = None if mask is None else np.flatnonzero(mask)

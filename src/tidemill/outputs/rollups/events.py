@@ -49,14 +49,15 @@ def metric_plan(plan: ReadPlan) -> ReadPlan:
 
 
 def passing(metric: Metric, events: pa.Table) -> Mask | None:
-    """Which events the metric counts; None: all of them."""
-    passed = _filtered(metric, events)
+    """Which events the metric counts; None: all of them. Only events with a value that does not fit its type
+    have a column that says so."""
     if metric.unfit is None:
-        return passed
+        return _filtered(metric, events)
     name = unfit_column(metric.unfit)
     if name not in events.column_names:
         return np.zeros(events.num_rows, np.bool_)
     found: Mask = np.asarray(pc.fill_null(one(events.column(name)), fill_value=False))
+    passed = _filtered(metric, events) if found.any() else None
     return found if passed is None else found & passed
 
 

@@ -413,11 +413,11 @@ class Planner:
         left = [start for start in starts if start not in self._made_again and self._is_left(tiles[start])]
         whole = [start for start in starts if start in self._made_again]
         self._plan.whole += whole
-        grown = [start for start in starts if start not in self._made_again and start not in left]
+        there = frozenset(left)
+        grown = [start for start in starts if start not in self._made_again and start not in there]
         for start in grown if self._spec.follows else ():
             if lacking := _missing(tiles[start].desired, tiles[start].observed):
                 self._plan.grown.setdefault(lacking, []).append(start)
-        there = frozenset(left)
         wanted = {start: self._from_raw(tiles[start]) for start in starts if start not in there}
         wanted = {start: ids for start, ids in wanted.items() if ids}
         return LowUnit(
