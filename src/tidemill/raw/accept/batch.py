@@ -45,7 +45,7 @@ from tidemill.raw.stream_buffer import Rows, StreamBuffer, buffered
 from tidemill.raw.tables import is_by_day, quarantine_table, raw_table
 from tidemill.raw.watermark import TimeRules
 from tidemill.storage import layout
-from tidemill.storage.bucket_path import local_copy, warehouse_path
+from tidemill.storage.bucket_path import BucketPath, local_copy
 from tidemill.storage.files import Removal
 from tidemill.storage.ipc import read_ipc
 from tidemill.storage.state.protocol import BatchRecord, ClockState, Progress, SliceResult, State
@@ -168,8 +168,9 @@ class Acceptor:
 
         self.progress("commit", 0.95)
         record = self._commit(batch, slices, chunks, gated, moved, written, base)
-        # Not before: while the batch is not committed, another process may stage the same one.
-        self._removal.start(warehouse_path(path) for chunk in chunks for path in (chunk.keys, chunk.columns))
+        if not isinstance(work, BucketPath):  # in a bucket, each file would be a request
+            # Not before: while the batch is not committed, another process may stage the same one.
+            self._removal.start(Path(path) for chunk in chunks for path in (chunk.keys, chunk.columns))
         self._buffer = (record.raw_version, moved.buffer)
         self.progress("commit", 1.0)
         parts = [part for w in written for part in w.raw]
