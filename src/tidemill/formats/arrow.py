@@ -62,3 +62,10 @@ def decimals(numbers: Ints, kind: pa.DataType, valid: Mask) -> pa.Array:
     wide[:, 1] = numbers >> 63
     bitmap = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(kind, numbers.size, [bitmap, pa.py_buffer(wide)])
+
+
+def flags(rows: Ints, size: int) -> pa.Array:
+    """True in these rows, false in all others."""
+    found = np.zeros(size, np.bool_)
+    found[rows] = True
+    return pa.array(found)

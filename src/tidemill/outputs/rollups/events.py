@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one, unscaled
+from tidemill.formats.arrow import flags, one, unscaled
 from tidemill.formats.conditions import holds
 from tidemill.formats.declared_columns import Column
 from tidemill.formats.payload_columns import Columns, columns_in
@@ -185,9 +185,7 @@ def with_columns(plan: ReadPlan, rows: pa.Table, columns: PartColumns | None = N
     for number, name in enumerate(plan.measures):
         read[f"m{number}"] = _exact(values[name])
     for name, at in typed.misfits:
-        does_not_fit = np.zeros(rows.num_rows, np.bool_)
-        does_not_fit[at] = True
-        read[unfit_column(name)] = pa.array(does_not_fit)
+        read[unfit_column(name)] = flags(at, rows.num_rows)
     return pa.table(read)
 
 

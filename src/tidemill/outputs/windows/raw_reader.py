@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidemill.formats.arrays import Ints, Mask
-from tidemill.formats.arrow import one
+from tidemill.formats.arrow import flags, one
 from tidemill.formats.payload_columns import Columns, columns_named
 from tidemill.outputs.windows.grid import Grid
 from tidemill.outputs.windows.keys import buckets_of, key_codes
@@ -256,14 +256,8 @@ def _wide(batch: pa.RecordBatch, columns: PartColumns) -> Wide:
         line=batch.column("line"),
         bytes=columns.sizes(batch).cast(pa.int64()),
         fields=dict(zip(columns.fields, typed.arrays, strict=True)),
-        unfit={name: _marked(rows, batch.num_rows) for name, rows in typed.misfits},
+        unfit={name: flags(rows, batch.num_rows) for name, rows in typed.misfits},
     )
-
-
-def _marked(rows: Ints, size: int) -> pa.Array:
-    found = np.zeros(size, np.bool_)
-    found[rows] = True
-    return pa.array(found)
 
 
 def _taken(whole: RowGroup, rows: Ints) -> Iterator[tuple[Wide, Ints]]:

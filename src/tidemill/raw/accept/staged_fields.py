@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidemill.formats.arrays import Ints, Mask, RecordChunk
-from tidemill.formats.arrow import decimals, one
+from tidemill.formats.arrays import Mask, RecordChunk
+from tidemill.formats.arrow import decimals, flags, one
 from tidemill.formats.declared_columns import RawColumns
 from tidemill.formats.locate import locate
 from tidemill.formats.payload_columns import Columns, columns_in, lossy_rows, typed_values
@@ -74,7 +74,7 @@ class StagedFields:
             if names[column.name][0] == _FIELD
         }
         for field, rows in found.misfits:
-            staged[f"{_MISFIT}{field}"] = _flags(rows, read.columns.num_rows)
+            staged[f"{_MISFIT}{field}"] = flags(rows, read.columns.num_rows)
         for array, column, each in zip(found.arrays, fields.columns, values, strict=True):
             if column.name in found.rounded:
                 staged[f"{_ROUNDED}{column.name}"] = pa.array(lossy_rows(each, array, column))
@@ -102,12 +102,6 @@ class StagedFields:
 
 
 _columns = lru_cache(maxsize=64)(columns_in)
-
-
-def _flags(rows: Ints, size: int) -> pa.Array:
-    found = np.zeros(size, np.bool_)
-    found[rows] = True
-    return pa.array(found)
 
 
 def _small(array: pa.Array) -> pa.Array:
